@@ -84,6 +84,22 @@ def test_names_that_come_twice_are_two_inputs_and_units_are_no_names(tmp_path, m
     assert results[-1]["why"][0] == "Sensor (4)"
 
 
+def test_a_file_of_a_windows_program_is_read_in_its_encoding(tmp_path, monkeypatch):
+    path = pump(tmp_path / "pump.csv")
+    path.write_bytes(path.read_text().replace("Strom", "Öl °C").encode("cp1252"))
+    found = inits(tmp_path, monkeypatch, path, "--follow")
+    assert found["encoding"] == "cp1252"
+    config = read_config(tmp_path / "pump.toml", environment={}, overrides=["source.kind=csv"])
+    assert run(config, stop=Event()) == 0
+    results = [json.loads(line) for line in (tmp_path / "pump.jsonl").read_text().splitlines()]
+    assert len(results) == 1500
+    assert results[-1]["why"][0] == "Öl °C"
+    result = call("doctor", tmp_path / "pump.toml", EDGEMERGE_SOURCE__ENCODING="utf-8")
+    assert result.exit_code == ExitCode.FAILED
+    assert 'set source.encoding = "cp1252"' in result.stdout
+    assert call("doctor", tmp_path / "pump.toml").exit_code == 0
+
+
 def test_commissioning_sets_the_limit_of_a_proposal(tmp_path, monkeypatch):
     inits(tmp_path, monkeypatch, pump(tmp_path / "pump.csv"))
     config = read_config(tmp_path / "pump.toml", environment={})

@@ -64,7 +64,7 @@ def test_what_was_decided_is_told_and_done(config):
     assert done.stdout == "odd-1 (56 samples) is the fault bearing\n"
     assert shown(config)["patterns"][0]["status"] == "fault"
     undone = json.loads(call("monitor", "review", config, "bearing", "undo", "--json").stdout)
-    assert undone == {"done": "bearing (56 samples) waits for a review again"}
+    assert undone == {"done": "bearing (56 samples) waits for a review again, as odd-1"}
     assert call("monitor", "snooze", config, "2 hours").stdout.startswith("no alarm until 20")
     assert "episodes           1" in call("monitor", "show", config).stdout
     assert "raised again" in call("monitor", "snooze", config, "off").stdout

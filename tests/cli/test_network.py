@@ -56,6 +56,11 @@ def test_a_server_that_is_away_is_told_in_one_line(nowhere, token):
     assert f"{nowhere} cannot be reached" in failure(call("fleet", "list", *where))
 
 
+def test_an_address_that_ends_before_the_port_is_told(token):
+    words = failure(call("fleet", "list", "--server", "http://127.0.0.1:", "--token-file", token))
+    assert "expected one with a port: start the server, wait until it logs `listening`" in words
+
+
 def test_server_and_token_can_come_from_the_environment(nowhere, token):
     result = call("fleet", "list", EDGEMERGE_SERVER=nowhere, EDGEMERGE_TOKEN_FILE=str(token))
     assert nowhere in failure(result)

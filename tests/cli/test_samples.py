@@ -87,6 +87,8 @@ def test_without_a_header_columns_are_called_by_their_number():
         ("1,2\n1,2,3\n", "line 2: found 3 columns, expected 2 as before"),
         ("1;2\n3;4\n", "line 2: found '3;4', expected a number"),
         ("\x00\x01\n\x02\n", "line 2: found"),
+        ("time,flow,heat\n08:00,1,2\n", r"\(column time\): .* out: --columns flow,heat"),
+        ("a;b\n1;2\n", "reads CSV with commas, and the line has ';'"),
     ],
 )
 def test_what_is_not_a_sample_is_refused_with_its_line(text, words):

@@ -190,6 +190,7 @@ def test_a_device_whose_data_are_wrong_shows_the_problem_and_not_online(world, o
     assert shown == ["no data +1", "no sample yet", "online"]
     assert '<span class="state" data-state="problem">no data +1</span>' in page
     assert "1 online, 2 problem" in page
+    assert "1 online, 2 with a problem</p>" in operator.get(f"{PAGE}/episodes").text
     assert "pump-1" in operator.get(f"{PAGE}?q=stuck").text
     device = operator.get(f"{PAGE}/devices/pump-1").text
     assert '<span class="state" data-state="problem">no data +1</span>' in device
@@ -369,6 +370,8 @@ def test_what_sharing_cost_is_said_honestly():
     assert found.words()["saved"] == "−1.5 kB"
     assert found.words()["counted"] == "320 B as rows, 1.82 kB shared: so far sharing took more"
     assert fleet_totals([], 4, [], 0).words()["saved"] == "–"
+    before = fleet_totals([a_row("a", learnt=10.0)], 4, [], 0).words()
+    assert (before["saved"], before["counted"]) == ("–", "nothing was shared yet")
 
 
 def test_a_sparkline_shows_usual_and_odd_scores_apart():

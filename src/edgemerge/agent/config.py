@@ -331,6 +331,7 @@ class SourceConfig:
     device_column: int | str | None = None
     device_value: str | None = None
     header: bool | None = None
+    encoding: Literal["utf-8", "cp1252"] = "utf-8"
     delimiter: str = setting(",", "one character", lambda value: len(value) == 1)
     decimal: Literal[".", ","] = "."
     skip_lines: int = not_negative(0)

@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -49,6 +50,8 @@ from edgemerge.core.projection import Projection
 
 Array = NDArray[np.float64]
 ColumnKind = Literal["number", "time", "text", "empty"]
+Encoding = Literal["utf-8", "cp1252"]
+CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")  # which no text has
 MAX_BYTES = 2**25  # of a file that are looked at
 MAX_ROWS = 50_000
 MAX_FILES = 200  # of a folder, and devices in one file
@@ -118,6 +121,7 @@ class FileReport:
     decimal: Literal[".", ","] = "."
     header: bool = False
     skip_lines: int = 0
+    encoding: Encoding = "utf-8"
     units: tuple[str, ...] = ()  # of all columns, if a line below the header has them
     time: str | None = None
     time_format: str | None = None
@@ -132,7 +136,10 @@ class FileReport:
     def shape(self) -> tuple[Any, ...]:
         """What files must have in common to be read with the same settings."""
         names = tuple(column.name for column in self.columns)
-        return (names, self.format, self.delimiter, self.decimal, self.header, self.skip_lines)
+        return (
+            names, self.format, self.encoding, self.delimiter, self.decimal, self.header,
+            self.skip_lines,
+        )  # fmt: skip
 
     def of_rows(self, mask: NDArray[np.bool_]) -> FileReport:
         """Return what was found in some of the rows."""
@@ -267,7 +274,8 @@ def split_by_device(report: FileReport, name: str) -> list[Member]:
 
 def inspect_bytes(data: bytes, *, whole: bool = True) -> FileReport:
     """Return what is found in the bytes of a file, or of its beginning."""
-    lines = _decoded(data).split("\n")
+    text, encoding = _decoded(data)
+    lines = text.split("\n")
     lines = [line.removesuffix("\r") for line in (lines if whole else lines[:-1])]
     lines = lines[: MAX_ROWS + 100]
     filled = [line for line in lines if line.strip()]
@@ -275,17 +283,21 @@ def inspect_bytes(data: bytes, *, whole: bool = True) -> FileReport:
         raise SampleError("found no line, expected a table of numbers")
     if filled[0].lstrip()[:1] in ("{", "["):
         return _inspect_json(filled, whole=whole)
-    return _inspect_csv(lines, whole=whole)
+    return replace(_inspect_csv(lines, whole=whole), encoding=encoding)
 
 
-def _decoded(data: bytes) -> str:
+def _decoded(data: bytes) -> tuple[str, Encoding]:
+    """Return the text and its encoding: UTF-8, or what Windows writes in Western Europe."""
     if is_utf16(data):
         raise SampleError(UTF16_WORDS)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), "utf-8"
     except UnicodeDecodeError as error:
         if error.start > len(data) - 4:  # the beginning of a file ends within a character
-            return data[: error.start].decode("utf-8-sig")
+            return data[: error.start].decode("utf-8-sig"), "utf-8"
+        with suppress(UnicodeDecodeError):
+            if not CONTROL_BYTES.search(data):
+                return data.decode("cp1252"), "cp1252"
         line = data.count(b"\n", 0, error.start) + 1
         raise SampleError(
             f"found bytes in line {line} that are not UTF-8: convert the file, as with "
@@ -755,6 +767,7 @@ def _source(
     return replace(
         source,
         header=report.header,
+        encoding=report.encoding,
         delimiter=report.delimiter,
         decimal=report.decimal,
         skip_lines=report.skip_lines,
@@ -912,7 +925,7 @@ def _source_lines(source: SourceConfig, members: Sequence[Member]) -> list[str]:
         "delimiter",
         "decimal",
     )
-    for name in (*names, "skip_lines", "device_column"):
+    for name in (*names, "encoding", "skip_lines", "device_column"):
         value = getattr(source, name)
         if value != getattr(usual, name):
             lines.append(f"{name} = {_toml(value)}")

@@ -641,9 +641,11 @@ class LineSplitter:
 class RowReader:
     """Parses lines; those that are no rows are counted in `skipped` and logged once a minute."""
 
-    def __init__(self, form: RowFormat, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, form: RowFormat, encoding: str = "utf-8", clock: Callable[[], float] = monotonic
+    ) -> None:
         """Read lines of this form."""
-        self.form = form
+        self.form, self._encoding = form, encoding
         self.skipped, self.why_skipped = 0, ""
         self._has_read = False
         self._clock, self._quiet_until = clock, -1e300
@@ -657,13 +659,13 @@ class RowReader:
                 if not self._has_read:  # a later file must not end the agent
                     raise SettingError(UTF16_WORDS)
                 raise BadRow(UTF16_WORDS)
-            row = self.form.row(line.decode())
+            row = self.form.row(line.decode(self._encoding))
             self._has_read = self._has_read or row is not None
             return row
         except BadRow as error:
             self.skip(str(error))
         except UnicodeDecodeError:
-            self.skip("bytes that are not UTF-8: convert it, as with `iconv -f LATIN1 -t UTF-8`")
+            self.skip(f'bytes that are not {self._encoding}: set source.encoding = "cp1252"')
         return None
 
     def skip(self, why: str) -> None:

@@ -198,8 +198,9 @@ def _polled_source(settings: SourceConfig) -> Source:
 
 def _source(settings: SourceConfig, form: RowFormat) -> Source:
     longest = settings.max_line_bytes
+    about: dict[str, Any] = {"longest": longest, "encoding": settings.encoding}
     if settings.kind == "stdin":
-        return StdinSource(form, longest=longest)
+        return StdinSource(form, **about)
     if settings.kind == "mqtt":
         mqtt = import_module("edgemerge.agent.mqtt")
         topic = _required("source", settings, "topic")
@@ -207,8 +208,8 @@ def _source(settings: SourceConfig, form: RowFormat) -> Source:
         return cast("Source", mqtt.MqttSource(_broker(settings), topic, form, **options))
     path = _required("source", settings, "path")
     if settings.kind == "tail":
-        return TailSource(path, form, longest=longest, at_end=settings.start == "end")
-    return FileSource(path, form, longest=longest)
+        return TailSource(path, form, at_end=settings.start == "end", **about)
+    return FileSource(path, form, **about)
 
 
 def make_features(config: Config, projection: Projection | None = None) -> NamedFeatures:

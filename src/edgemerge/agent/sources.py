@@ -133,9 +133,9 @@ logger = logging.getLogger(__name__)
 class RowSource:
     """A source whose rows are parsed; those that cannot be are counted, with the last reason."""
 
-    def __init__(self, form: RowFormat) -> None:
+    def __init__(self, form: RowFormat, encoding: str = "utf-8") -> None:
         """Parse rows of this form."""
-        self._reader = RowReader(form)
+        self._reader = RowReader(form, encoding)
 
     @property
     def skipped(self) -> int:
@@ -151,9 +151,16 @@ class RowSource:
 class FileSource(RowSource):
     """The rows of a file, from the first or from a position to the last."""
 
-    def __init__(self, path: Path, form: RowFormat, *, longest: int = MAX_LINE_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        form: RowFormat,
+        *,
+        longest: int = MAX_LINE_BYTES,
+        encoding: str = "utf-8",
+    ) -> None:
         """Read that file."""
-        super().__init__(form)
+        super().__init__(form, encoding)
         self._path, self._longest = path, longest
 
     @property
@@ -184,10 +191,10 @@ class TailSource(FileSource):
     """
 
     def __init__(
-        self, path: Path, form: RowFormat, *, longest: int = MAX_LINE_BYTES, at_end: bool = False
+        self, path: Path, form: RowFormat, *, at_end: bool = False, **options: Any
     ) -> None:
         """Follow that file; `at_end` leaves out what is there already, if there is no position."""
-        super().__init__(path, form, longest=longest)
+        super().__init__(path, form, **options)
         self._at_end = at_end
 
     def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
@@ -309,10 +316,15 @@ class StdinSource(RowSource):
     """Lines from a pipe or terminal, until it is closed."""
 
     def __init__(
-        self, form: RowFormat, *, handle: int | None = None, longest: int = MAX_LINE_BYTES
+        self,
+        form: RowFormat,
+        *,
+        handle: int | None = None,
+        longest: int = MAX_LINE_BYTES,
+        encoding: str = "utf-8",
     ) -> None:
         """Read from file handle 0, or another."""
-        super().__init__(form)
+        super().__init__(form, encoding)
         self._handle, self._longest = handle, longest
 
     @property

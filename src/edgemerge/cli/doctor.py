@@ -425,11 +425,13 @@ def check_table(config: Any) -> Iterator[Finding]:
     form = source.format if source.kind == "tail" else source.kind
     wanted: dict[str, Any] = {
         "kind": form,
+        # A file that is also UTF-8 has plain letters only, which are the same in all of them.
+        "encoding": "utf-8" if report.encoding == "utf-8" else source.encoding,
         "delimiter": source.delimiter,
         "decimal": source.decimal,
     }
-    found: dict[str, Any] = {"kind": report.format, "delimiter": report.delimiter}
-    found["decimal"] = report.decimal
+    found: dict[str, Any] = {"kind": report.format, "encoding": report.encoding}
+    found |= {"delimiter": report.delimiter, "decimal": report.decimal}
     if source.time is not None and report.time == source.time:
         wanted["time_format"], found["time_format"] = source.time_format, report.time_format
     if report.format == "jsonl" or len(report.columns) == 1:

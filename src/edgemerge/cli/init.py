@@ -514,8 +514,8 @@ def _next_command(found: Found, target: Path, plan: FilePlan) -> str:
 def _plain(found: Found, proposal: Proposal, target: Path, plan: FilePlan) -> dict[str, Any]:
     report = found.report
     names = (
-        "format", "rows", "skipped", "delimiter", "decimal", "header", "skip_lines", "time",
-        "time_format", "rate_hz", "gaps", "backward",
+        "format", "rows", "skipped", "encoding", "delimiter", "decimal", "header", "skip_lines",
+        "time", "time_format", "rate_hz", "gaps", "backward",
     )  # fmt: skip
     columns = [
         {"number": c.number, "name": c.name, "holds": c.problem or c.kind, "missing": c.missing}

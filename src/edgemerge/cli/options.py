@@ -238,6 +238,11 @@ def server_connection(server: str, token: str | None, ca_file: Path | None) -> I
     """Connect to a server, and show progress until it is closed."""
     from edgemerge.exchange.client import ServerClient
 
+    if server.rstrip("/").endswith(":"):  # of a port file that was read too early
+        raise CommandError(
+            f"found the address {server}, expected one with a port: start the server, wait until "
+            "it logs `listening`, and set the address again"
+        )
     client = ServerClient(server, token, ca_file=ca_file, insecure=allows_plain_http())
     with closing(client), progress(f"asking {server}"):
         yield client

@@ -103,7 +103,7 @@ class CsvReader:
             raise SampleError(
                 f"line {self._line}: found {len(cells)} columns, expected {self._width} as before"
             )
-        return [self._number(cells[i]) for i in self._used or ()]
+        return [self._number(cells, i) for i in self._used or ()]
 
     def _begin(self, cells: list[str]) -> bool:
         """Choose the columns by the first line; return whether it is a header."""
@@ -115,17 +115,31 @@ class CsvReader:
         self._width = len(cells)
         return bool(header)
 
-    def _number(self, cell: str) -> float:
-        try:
-            value = float(cell)
-        except ValueError:
-            value = float("nan")
-        if not isfinite(value):
-            raise SampleError(
-                f"line {self._line}: found {cell!r}, expected a number: "
-                "remove such lines, or choose columns of numbers with --columns"
+    def _number(self, cells: list[str], i: int) -> float:
+        value = _number_or_nan(cells[i])
+        if isfinite(value):
+            return value
+        advice = "remove such lines, or choose columns of numbers with --columns"
+        numbers = [j for j in self._used or () if isfinite(_number_or_nan(cells[j]))]
+        if numbers and self._header:
+            names = ",".join(self._header[j].strip() for j in numbers)
+            advice = f"remove such lines, or leave that column out: --columns {names}"
+        elif len(cells) == 1 and (marks := [mark for mark in ";\t|" if mark in cells[0]]):
+            advice = (
+                f"this command reads CSV with commas, and the line has {marks[0]!r}; "
+                "`edgemerge init` and `agent` read such files"
             )
-        return value
+        name = f" (column {self._header[i].strip()})" if self._header and len(cells) > 1 else ""
+        raise SampleError(
+            f"line {self._line}: found {cells[i][:80]!r}, expected a number{name}: {advice}"
+        )
+
+
+def _number_or_nan(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return float("nan")
 
 
 @contextmanager

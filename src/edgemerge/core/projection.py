@@ -704,15 +704,16 @@ class Projection:
         )
 
     def must_equal(self, other: Projection) -> None:
-        """Raise MismatchError, naming both, unless another projection is the same.
+        """Raise MismatchError, naming both and what differs, unless another one is the same.
 
         Args:
             other: The projection to compare with, by fingerprint.
         """
         if self is not other and self.fingerprint != other.fingerprint:
+            names = (n for n in self.__dataclass_fields__ if getattr(self, n) != getattr(other, n))
             raise MismatchError(
-                f"{other} does not fit {self}: every device must build the same Projection"
-                + self.advice_for(other)
+                f"{other} does not fit {self}, which differs in {', '.join(names)}: every device "
+                f"must build the same Projection{self.advice_for(other)}"
             )
 
     def advice_for(self, other: Projection) -> str:

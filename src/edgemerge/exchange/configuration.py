@@ -27,7 +27,7 @@ ALLOWED_KEYS: dict[str, tuple[str, ...]] = {
     "report": ("every_s",),
     "save": ("every", "every_s"),
     "source": (
-        *("columns", "units", "time", "header", "delimiter", "decimal", "skip_lines"),
+        *("columns", "units", "time", "header", "encoding", "delimiter", "decimal", "skip_lines"),
         *("time_format", "time_zone", "interval_s", "nodes", "registers", "unit_id", "word_order"),
     ),
     "features": (

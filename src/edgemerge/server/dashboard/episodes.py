@@ -222,6 +222,7 @@ class EpisodesView:
     sections: list[CardSection]
     devices: int
     online: int
+    with_problem: int  # these report as well
     mark: float  # the time of the newest change that it shows
     now: float
 
@@ -276,7 +277,15 @@ def episodes_view(service: Service, viewers: Viewers, fleet: str, wanted: Wanted
     ]
     states = seen.totals.states
     return EpisodesView(
-        fleet, wanted, counts, sections, seen.totals.devices, states["online"], mark, now
+        fleet=fleet,
+        wanted=wanted,
+        counts=counts,
+        sections=sections,
+        devices=seen.totals.devices,
+        online=states["online"],
+        with_problem=states["problem"],
+        mark=mark,
+        now=now,
     )
 
 

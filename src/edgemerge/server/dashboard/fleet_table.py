@@ -339,7 +339,7 @@ class FleetTotals:
             "unready": self._unready(),
             "samples": count(self.samples),
             "merges": count(self.merges),
-            "saved": size(self.saved) if self.rows or self.moved else NOTHING,
+            "saved": size(self.saved) if self.moved else NOTHING,
             "counted": self._counted(),
         }
 
@@ -353,6 +353,8 @@ class FleetTotals:
 
     def _counted(self) -> str:
         """Describe how what was saved is counted, also when it is nothing."""
+        if not self.moved:
+            return "nothing was shared yet"
         words = f"{size(self.rows)} as rows, {size(self.moved)} shared"
         return words if self.saved >= 0 else f"{words}: so far sharing took more"
 
