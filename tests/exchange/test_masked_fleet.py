@@ -482,6 +482,28 @@ def test_a_total_that_is_the_same_is_not_sent_again(world, monkeypatch):
     assert asked.count(("GET", "total")) == 3
 
 
+def test_a_total_is_checked_once_until_it_or_the_own_part_is_another(world, monkeypatch):
+    world.form()
+    checked, admit = [], masked_fleet.admit
+
+    def noted(contribution, **rest):
+        checked.append(contribution)
+        return admit(contribution, **rest)
+
+    monkeypatch.setattr(masked_fleet, "admit", noted)
+    me = DEVICES[0]
+    for revision in (1, 2):
+        for device in DEVICES:
+            world.share(note(device, revision))
+        world.turn()
+        assert pulled(world, me) == others(me, revision)
+        checked.clear()
+        assert pulled(world, me) == others(me, revision)
+        assert not checked
+    world.exchange(me).pull(Selection(receiver=me), grouped=True)
+    assert len(checked) == 1
+
+
 def test_the_reply_to_a_message_tells_the_status(world, monkeypatch):
     world.form()
     there = world.exchange(DEVICES[0])

@@ -223,6 +223,7 @@ class MaskedExchange:
         self._status: Mapping[str, Any] = {}
         self._told: Mapping[str, Any] | None = None  # the status after what was sent last
         self._total: tuple[dict[str, Any], Words] | None = None
+        self._pulled: tuple[list[Any], Merged] | None = None  # the last one, and what it is made of
 
     @property
     def projection(self) -> Projection:
@@ -628,6 +629,13 @@ class MaskedExchange:
         about, words = found
         self._must_reach(about["through"])
         self._forget_dropped(about["dropped"])
+        made_of = [found, grouped, *self._state.counted.values()]
+        if self._pulled is None or [*map(id, self._pulled[0])] != [*map(id, made_of)]:
+            self._pulled = made_of, self._without_own(about, words, grouped=grouped)
+        return self._pulled[1]
+
+    def _without_own(self, about: dict[str, Any], words: Words, *, grouped: bool) -> Merged:
+        """Return a total without what it holds of this device, which is checked."""
         words = words - sum(self._state.counted.values(), np.zeros_like(words))
         slots = about["slots"]
         if words.shape != (len(slots) * self._length,):
