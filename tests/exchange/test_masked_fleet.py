@@ -13,6 +13,7 @@ from edgemerge.core.ledger import Selection
 from edgemerge.exchange import masked_fleet
 from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.privacy.masking import DeviceKeys, make_upload
+from edgemerge.server import masked_epochs
 from edgemerge.wire.codec import pack, unpack
 from tests.exchange.worlds import DEVICES, SHARED, Killed, MaskedWorld
 
@@ -481,13 +482,83 @@ def test_a_total_that_is_the_same_is_not_sent_again(world, monkeypatch):
     assert asked.count(("GET", "total")) == 3
 
 
+def test_a_total_is_checked_once_until_it_or_the_own_part_is_another(world, monkeypatch):
+    world.form()
+    checked, admit = [], masked_fleet.admit
+
+    def noted(contribution, **rest):
+        checked.append(contribution)
+        return admit(contribution, **rest)
+
+    monkeypatch.setattr(masked_fleet, "admit", noted)
+    me = DEVICES[0]
+    for revision in (1, 2):
+        for device in DEVICES:
+            world.share(note(device, revision))
+        world.turn()
+        assert pulled(world, me) == others(me, revision)
+        checked.clear()
+        assert pulled(world, me) == others(me, revision)
+        assert not checked
+    world.exchange(me).pull(Selection(receiver=me), grouped=True)
+    assert len(checked) == 1
+
+
 def test_the_reply_to_a_message_tells_the_status(world, monkeypatch):
     world.form()
     there = world.exchange(DEVICES[0])
     asked = note_questions(there, monkeypatch)
     there.push(note(DEVICES[0]))
     there.take_part()
-    assert [words[-1] for words in asked] == ["status", "cohort", "upload"]
+    assert [words[-1] for words in asked] == ["status", "upload"]
+    for device in DEVICES[1:]:
+        world.share(note(device))
+    world.turn(DEVICES[1:])
+    asked.clear()
+    assert pulled(world, DEVICES[0]) == others(DEVICES[0])
+    assert [words[-1] for words in asked] == ["status", "total"]
+
+
+def test_a_server_that_tells_less_with_the_status_is_asked(world, monkeypatch):
+    """As one of an older version."""
+    world.form()
+    there = world.exchange(DEVICES[0])
+    ask = there._ask
+
+    def older(method, *words, **rest):
+        rest.pop("query", None)
+        return ask(method, *words, **rest)
+
+    monkeypatch.setattr(there, "_ask", older)
+    asked = note_questions(there, monkeypatch)
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn()
+    assert pulled(world, DEVICES[0]) == others(DEVICES[0])
+    assert ("GET", "cohort") in asked
+    assert ("GET", "epochs", 1) in asked
+
+
+@pytest.mark.parametrize("told", ["nothing", {"epoch": 7, "state": "failed"}])
+def test_a_result_of_another_epoch_is_not_taken_for_that_of_the_upload(world, monkeypatch, told):
+    """An upload that is taken for lost would be sent, and counted, twice."""
+    world.form()
+    there = world.exchange(DEVICES[0])
+    for device in DEVICES:
+        world.share(note(device))
+    ask = there._ask
+
+    def lied_to(method, *words, **rest):
+        reply = ask(method, *words, **rest)
+        if words != ("status",):
+            return reply
+        return replace(reply, body=json.dumps(reply.json_object() | {"result": told}).encode())
+
+    monkeypatch.setattr(there, "_ask", lied_to)
+    asked = note_questions(there, monkeypatch)
+    world.turn()
+    assert pulled(world, DEVICES[0]) == others(DEVICES[0])
+    assert ("GET", "epochs", 1) in asked
 
 
 def test_the_file_is_for_its_owner_alone(world):
@@ -541,7 +612,7 @@ def test_a_cohort_for_sums_of_another_size_is_not_taken(world, monkeypatch):
     masked = world.place.service.masked
     number, cohort = masked.cohort_of(world.fleet, "pump-0")
     larger = replace(cohort, words=cohort.words + 1)
-    monkeypatch.setattr(masked, "cohort_of", lambda *_: (number, larger))
+    monkeypatch.setattr(masked_epochs, "_find_cohort", lambda *_: (number, larger))
     with pytest.raises(MismatchError, match="another size"):
         world.share(note("pump-0"))
 

@@ -125,8 +125,10 @@ def pulled(world, device):
 
 
 def cohort_of(hub, world):
-    found = json.loads(next(iter(hub.traffic.bodies(world, "GET", "cohort").values())))
-    return Cohort.parse(found["cohort"])
+    """Return the cohort as the server described it to a device."""
+    where = re.compile(rf".*/fleets/{world.fleet}/masked/[^/]+/status")
+    told = (json.loads(each[-1]) for each in hub.traffic.entries if where.fullmatch(each[1]))
+    return Cohort.parse(next(each["described"] for each in told if "described" in each))
 
 
 def uploads_of(hub, world, epoch):

@@ -9,7 +9,9 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Selection
-from edgemerge.core.similarity import LevelCheck
+from edgemerge.core.similarity import LevelCheck, Profile
+from edgemerge.server import fleets
+from edgemerge.server.contributions import list_stored
 from edgemerge.server.main import create_app
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
@@ -90,7 +92,7 @@ def test_each_pair_is_read_and_checked_once(world, monkeypatch):
     checked, reason = [], LevelCheck.reason
 
     def recording(self, theirs):
-        checked.append(theirs.count)
+        checked.append(theirs.stats.count)
         return reason(self, theirs)
 
     monkeypatch.setattr(LevelCheck, "reason", recording)
@@ -103,6 +105,31 @@ def test_each_pair_is_read_and_checked_once(world, monkeypatch):
     world.put(note("pump-1", 2, generator(1), place=0.5, rows=61))
     world.told(ME)
     assert len(checked) == 7
+
+
+def test_a_contribution_is_solved_once_for_all_receivers(world, monkeypatch):
+    world.put(noise("pump-9"))
+    service, solved, of = world.service, [], Profile.of
+
+    def recording(stats):
+        solved.extend([] if isinstance(stats, Profile) else [stats.count])
+        return of(stats)
+
+    monkeypatch.setattr(Profile, "of", recording)
+    receivers = ["pump-1", "pump-2", "pump-3"]
+    with service.database.reading() as tx:
+        fleet, stored = fleets.get(tx, FLEET), list_stored(tx, FLEET)
+        about = (tx, fleet, receivers, stored, stored)
+        found = service.pull_service.checks.refusals(*about, apart=False)
+        alone = [
+            service.pull_service.checks.fitting(
+                *(tx, fleet, receiver, stored, stored), trusted=None, apart=False
+            )[1]
+            for receiver in receivers
+        ]
+    assert [[key[0] for key in refused] for refused in found] == [["pump-9"]] * 3
+    assert found == alone
+    assert solved.count(40.0) == 1
 
 
 def test_a_pull_that_has_much_to_check_goes_on_where_it_ended(world, monkeypatch):

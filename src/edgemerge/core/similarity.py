@@ -633,15 +633,17 @@ class LevelCheck:
         self.refused = {key: reason for key, reason in reasons.items() if reason}
         return [each for each in contributions if each.key not in self.refused]
 
-    def reason(self, theirs: Stats) -> str:
+    def reason(self, theirs: Stats | Profile) -> str:
         """Return why these sums do not fit; empty if they do.
 
         Args:
-            theirs: The sums of one contribution, or of several.
+            theirs: The sums of one contribution, or of several, or their profile if it is used
+                several times.
         """
-        if self.provisional or not theirs.count:
+        stats = theirs.stats if isinstance(theirs, Profile) else theirs
+        if self.provisional or not stats.count:
             return ""
-        profile, noise = Profile.of(theirs), unexplained_noise(theirs.projection)
+        profile, noise = Profile.of(theirs), unexplained_noise(stats.projection)
         loss, own_loss = profile.usual_loss, max(each.usual_loss for each in self._profiles)
         own = max(each.unexplained for each in self._profiles)
         found, limit = min(profile.unexplained, 1.0), NOISE_SHARE * noise
@@ -652,9 +654,9 @@ class LevelCheck:
                 "most: these sums look like noise"
             )
         most = self._factor(profile, noise) * own_loss
-        if loss <= most or (not self._apart and self._fits_together(theirs)):
-            wide = noise >= MIN_NOISE and theirs.projection.n_hidden >= MIN_NOISE_HIDDEN
-            return self._mixed(theirs) if wide and can_tell and loss > own_loss else ""
+        if loss <= most or (not self._apart and self._fits_together(stats)):
+            wide = noise >= MIN_NOISE and stats.projection.n_hidden >= MIN_NOISE_HIDDEN
+            return self._mixed(stats) if wide and can_tell and loss > own_loss else ""
         return (
             f"found a usual loss of {loss:.3g}, expected {most:.3g} at most by what this device "
             "sees: such samples were not seen, or not so many of them"

@@ -223,6 +223,7 @@ class MaskedExchange:
         self._status: Mapping[str, Any] = {}
         self._told: Mapping[str, Any] | None = None  # the status after what was sent last
         self._total: tuple[dict[str, Any], Words] | None = None
+        self._pulled: tuple[list[Any], Merged] | None = None  # the last one, and what it is made of
 
     @property
     def projection(self) -> Projection:
@@ -350,7 +351,14 @@ class MaskedExchange:
     def _next_status(self) -> Mapping[str, Any]:
         """Return what the reply to the last message told; ask if it told nothing."""
         told, self._told = self._told, None
-        return told or self._ask("GET", "status").must_be(200).json_object()
+        if told:
+            return told
+        # so that a new cohort and the result of an epoch need not be asked for
+        query = {
+            "known": self._cohort[0] if self._cohort else 0,
+            "waiting": self._state.epoch or None,
+        }
+        return self._ask("GET", "status", query=query).must_be(200).json_object()
 
     @property
     def _agreed(self) -> NoiseSettings | None:
@@ -420,7 +428,7 @@ class MaskedExchange:
     def _join(self, number: int) -> Cohort:
         """Return the cohort, which must have this device's keys, and the digest that is wanted."""
         if self._cohort is None or self._cohort[0] != number:
-            found = Cohort.parse(self._ask("GET", "cohort").must_be(200).json_object()["cohort"])
+            found = Cohort.parse(self._status.get("described") or self._describe_cohort())
             found.number_of(self._keys)
             digest = found.digest.hex()
             if found.fleet != self.fleet or (self._state.epoch and self._state.pin != digest):
@@ -441,10 +449,12 @@ class MaskedExchange:
                     "a new cohort: from now on this device adds up with its members",
                     extra={"values": {"digest": digest, "members": len(found.members)}},
                 )
-                self._state.pin = digest
-                self._save()
+                self._state.pin = digest  # stored with the upload, or the answer, that it is for
             self._cohort = number, found
         return self._cohort[1]
+
+    def _describe_cohort(self) -> Any:
+        return self._ask("GET", "cohort").must_be(200).json_object()["cohort"]
 
     def _answer(self, cohort: Cohort, epoch: int) -> None:
         request = self._ask("GET", "epochs", epoch, "request").must_be(200).body
@@ -463,13 +473,14 @@ class MaskedExchange:
                 return False
             if type(epoch) is not int or epoch > state.last + MAX_SKIPPED:
                 raise RejectedError(f"{self}: found epoch {epoch}, expected one after {state.last}")
+            known = {pattern: self._decoded(data) for pattern, data in state.newest.items()}
             if cohort.noise is None:
-                delta, newest = self._seen(cohort) - self._counted(cohort), state.newest
+                delta, newest = self._seen(cohort, known) - self._counted(cohort), state.newest
             else:
                 delta, newest = self._noised(cohort, cohort.noise)
             about = (cohort, self._keys, epoch, delta, self._random)
             # from here on nothing can fail, so that all of it is stored, or nothing
-            state.upload, state.delta = make_upload(*about, adds=self._adds(cohort)), delta
+            state.upload, state.delta = make_upload(*about, adds=self._adds(cohort, known)), delta
             state.newest, state.carried = newest, np.zeros(0, np.uint64)
             state.epoch, state.cohort, state.last = epoch, in_cohort, epoch
             state.fresh = set()
@@ -482,11 +493,11 @@ class MaskedExchange:
             reply.must_be(200, 204)
         return True
 
-    def _adds(self, cohort: Cohort) -> bool:
+    def _adds(self, cohort: Cohort, known: Mapping[str, Contribution]) -> bool:
         """Return whether something fresh with samples has a place in an upload."""
-        state, anything = self._state, len(cohort.slots) == 1
-        placed = [p for p in state.fresh & set(state.newest) if anything or p in cohort.slots]
-        return any(self._decoded(state.newest[pattern]).samples > 0 for pattern in placed)
+        anything = len(cohort.slots) == 1
+        placed = [p for p in self._state.fresh & set(known) if anything or p in cohort.slots]
+        return any(known[pattern].samples > 0 for pattern in placed)
 
     def _send(self, data: bytes, epoch: int, what: str) -> Reply:
         """Send a message of an epoch; a reply to it can save asking for the status."""
@@ -499,7 +510,7 @@ class MaskedExchange:
     def _settle(self) -> bool:
         """Find out what became of the last upload; return whether that is known now."""
         state = self._state
-        found = self._ask("GET", "epochs", state.epoch).must_be(200).json_object()
+        found = self._result()
         if found["state"] == "done":
             survivors, signatures = (
                 {int(number): bytes.fromhex(text) for number, text in found[name].items()}
@@ -529,9 +540,18 @@ class MaskedExchange:
         self._save()
         return True
 
+    def _result(self) -> Mapping[str, Any]:
+        """Return what became of the epoch of the last upload; ask if the status did not tell."""
+        told, epoch = self._status.get("result"), self._state.epoch
+        if isinstance(told, dict) and told.get("epoch") == epoch:
+            return told
+        return self._ask("GET", "epochs", epoch).must_be(200).json_object()
+
     def _cohort_of(self, found: Mapping[str, Any]) -> Cohort:
         """Return the cohort of a settled epoch, which must be the one that the upload was for."""
-        cohort = Cohort.parse(found["cohort"])
+        number, cohort = self._cohort or (0, None)
+        if cohort is None or number != self._state.cohort or found.get("cohort") is not None:
+            cohort = Cohort.parse(found.get("cohort"))
         if not self._state.upload.startswith(cohort.context(self._state.epoch, b"upload")):
             raise RejectedError(
                 f"{self}: epoch {self._state.epoch} was opened for another cohort than this "
@@ -539,11 +559,11 @@ class MaskedExchange:
             )
         return cohort
 
-    def _seen(self, cohort: Cohort) -> Words:
+    def _seen(self, cohort: Cohort, known: Mapping[str, Contribution]) -> Words:
         """Return the sums of this device, each in the slot of its pattern."""
         length = words_length(self.projection)
         slots = {slot: np.zeros(length, np.uint64) for slot in cohort.slots}
-        for pattern, data in self._state.newest.items():
+        for pattern, contribution in known.items():
             slot = cohort.slots[0] if len(cohort.slots) == 1 else pattern
             if slot not in slots:
                 logger.warning(
@@ -551,7 +571,7 @@ class MaskedExchange:
                     extra={"values": {"pattern": pattern, "slots": cohort.slots}},
                 )
                 continue
-            slots[slot] += words_of(self._decoded(data).stats)
+            slots[slot] += words_of(contribution.stats)
         return np.concatenate(list(slots.values()))
 
     def _noised(self, cohort: Cohort, agreed: NoiseSettings) -> tuple[Words, dict[str, bytes]]:
@@ -609,6 +629,13 @@ class MaskedExchange:
         about, words = found
         self._must_reach(about["through"])
         self._forget_dropped(about["dropped"])
+        made_of = [found, grouped, *self._state.counted.values()]
+        if self._pulled is None or [*map(id, self._pulled[0])] != [*map(id, made_of)]:
+            self._pulled = made_of, self._without_own(about, words, grouped=grouped)
+        return self._pulled[1]
+
+    def _without_own(self, about: dict[str, Any], words: Words, *, grouped: bool) -> Merged:
+        """Return a total without what it holds of this device, which is checked."""
         words = words - sum(self._state.counted.values(), np.zeros_like(words))
         slots = about["slots"]
         if words.shape != (len(slots) * self._length,):

@@ -734,6 +734,22 @@ def read_upload(cohort: Cohort, epoch: int, data: bytes) -> Upload:
         FormatError: They are not an upload of this cohort and epoch.
         RejectedError: The signature is not that of the member.
     """
+    found = parse_upload(cohort, epoch, data)
+    _verify(cohort, found.number, data, _Reader(data, len(data) - SIGNATURE_BYTES))
+    return found
+
+
+def parse_upload(cohort: Cohort, epoch: int, data: bytes) -> Upload:
+    """Return an upload that `read_upload` took before: its signature is not verified again.
+
+    Args:
+        cohort: The cohort.
+        epoch: The epoch that is open.
+        data: The bytes of `make_upload`.
+
+    Raises:
+        FormatError: They are not an upload of this cohort and epoch.
+    """
     start = cohort.context(epoch, b"upload")
     if not data.startswith(start):
         raise FormatError(f"found an upload of another cohort or epoch, expected epoch {epoch}")
@@ -748,7 +764,8 @@ def read_upload(cohort: Cohort, epoch: int, data: bytes) -> Upload:
     commitments = tuple(reader.take(HASH_BYTES) for _ in range(n_seeds))
     digest = sha256(data[: reader.place]).digest()
     boxes = tuple(reader.take(_box_length(cohort)) for _ in range(cohort.keepers))
-    _verify(cohort, number, data, reader)
+    reader.take(SIGNATURE_BYTES)
+    reader.must_be_at_end()
     return Upload(number, masked, commitments, boxes, digest)
 
 

@@ -5,14 +5,12 @@ The names of the route functions are part of the OpenAPI description (operation 
 
 from __future__ import annotations
 
-import json
 import logging
 from asyncio import wrap_future
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -66,6 +64,7 @@ from edgemerge.server.http import (
     Operator,
     Reader,
     Sender,
+    SenderCheck,
     ServiceDep,
     Token,
     UnauthenticatedError,
@@ -168,7 +167,7 @@ from edgemerge.server.settings import (
     settings_state,
 )
 from edgemerge.server.trust import WaitingContribution
-from edgemerge.wire.codec import encode, pack
+from edgemerge.wire.codec import encode
 
 log = logging.getLogger(__name__)
 router = APIRouter()
@@ -1429,16 +1428,37 @@ async def register_keys(
     await run_in_thread(lambda: service.masked.register(fleet, MaskedMember(device, *keys)))
 
 
-@router.get(MASKED_PATH + "/status", responses=CONFLICT_PROBLEMS)
-def masked_status(sender: Sender, service: ServiceDep) -> MaskedStatusResponse:
-    """Return what a device of a masked fleet may send now."""
-    return MaskedStatusResponse(**asdict(service.masked.status(*member_of(sender))))
+KnownNumber = Annotated[int | None, Query(ge=0, lt=2**63)]
+
+
+@router.get(
+    MASKED_PATH + "/status", response_model=MaskedStatusResponse, responses=CONFLICT_PROBLEMS
+)
+def masked_status(
+    check: SenderCheck, service: ServiceDep, known: KnownNumber = None, waiting: KnownNumber = None
+) -> Response:
+    """Return what a device of a masked fleet may send now.
+
+    With `known`, the number of the cohort that the device knows, another cohort is `described`.
+    With `waiting`, the epoch of an upload whose fate it does not know, its `result` comes with it.
+    """
+    who = member_of(check())
+    return status_response(service.masked.status(*who, known=known, waiting=waiting))
+
+
+def status_response(status: MaskedStatus, headers: dict[str, str] | None = None) -> Response:
+    """Answer with a status; what is JSON already is not parsed for that."""
+    plain = asdict(status)
+    stored = {name: plain.pop(name) for name in ("described", "result")}
+    shown = MaskedStatusResponse(**plain).model_dump_json(exclude=set(stored))
+    more = "".join(f', "{name}": {text}' for name, text in stored.items() if text)
+    return Response(f"{shown[:-1]}{more}}}", headers=headers, media_type="application/json")
 
 
 @router.get(MASKED_PATH + "/cohort", responses=CONFLICT_PROBLEMS)
-def masked_cohort(sender: Sender, service: ServiceDep) -> CohortDescription:
+def masked_cohort(check: SenderCheck, service: ServiceDep) -> CohortDescription:
     """Return the cohort of a device, with the public keys of its members."""
-    return CohortDescription(cohort=service.masked.cohort_of(*member_of(sender))[1].plain())
+    return CohortDescription(cohort=service.masked.cohort_of(*member_of(check()))[1].plain())
 
 
 # With `Prefer: return=representation` (RFC 7240) the reply to a message is the status after it.
@@ -1455,9 +1475,7 @@ def sent(request: Request, status: MaskedStatus) -> Response:
     prefers = request.headers.get("prefer", "").replace(";", ",").split(",")
     if PREFERS_STATUS not in (each.strip().lower() for each in prefers):
         return Response(status_code=204)
-    found = MaskedStatusResponse(**asdict(status)).model_dump_json()
-    headers = {"Preference-Applied": PREFERS_STATUS}
-    return Response(found, headers=headers, media_type="application/json")
+    return status_response(status, {"Preference-Applied": PREFERS_STATUS})
 
 
 @router.put(
@@ -1482,9 +1500,9 @@ async def put_upload(
     responses={**bytes_response_schema("What a keeper is asked."), **CONFLICT_PROBLEMS},
     response_class=Response,
 )
-def get_keeper_request(sender: Sender, epoch: Number, service: ServiceDep) -> Response:
+def get_keeper_request(check: SenderCheck, epoch: Number, service: ServiceDep) -> Response:
     """Return what a keeper is asked: who survived, and the boxes that they sealed for it."""
-    data = service.masked.request(*member_of(sender), epoch)
+    data = service.masked.request(*member_of(check()), epoch)
     return Response(data, media_type=OCTET_STREAM)
 
 
@@ -1505,9 +1523,9 @@ async def put_answer(
 
 
 @router.get(MASKED_PATH + "/epochs/{epoch}", responses=CONFLICT_PROBLEMS)
-def get_epoch(sender: Sender, epoch: Number, service: ServiceDep) -> EpochResponse:
+def get_epoch(check: SenderCheck, epoch: Number, service: ServiceDep) -> EpochResponse:
     """Return what became of an epoch."""
-    return EpochResponse(**service.masked.result(sender[1].name, epoch))
+    return EpochResponse(**service.masked.result(check()[1].name, epoch))
 
 
 @router.get(
@@ -1519,16 +1537,10 @@ def get_epoch(sender: Sender, epoch: Number, service: ServiceDep) -> EpochRespon
     },
     response_class=Response,
 )
-def get_masked_total(sender: Sender, service: ServiceDep) -> Response:
+def get_masked_total(check: SenderCheck, service: ServiceDep) -> Response:
     """Return the total of all epochs, the caller's own deltas included."""
-    found = service.masked.total(sender[1].name)
-    if not found.words.size:
-        return Response(status_code=204)
-    about = {"through": found.through, "devices": sorted(found.devices)}
-    about |= {"slots": found.slots, "dropped": found.dropped, "version": found.version}
-    words = {"words": found.words.view(np.float64)}  # the bits, whatever they say
-    data = pack({"total": json.dumps(about)}, words)
-    return Response(data, media_type=OCTET_STREAM)
+    data = service.masked.total_bytes(check()[1].name)
+    return Response(data, media_type=OCTET_STREAM) if data else Response(status_code=204)
 
 
 class SignInLink(BaseModel):

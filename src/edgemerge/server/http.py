@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter
@@ -409,6 +410,16 @@ def sender(
 
 
 Sender = Annotated[tuple[Caller, Fleet], Depends(sender)]
+
+
+async def sender_check(
+    request: Request, service: ServiceDep, token: Token, fleet: Name, device: Name
+) -> Callable[[], tuple[Caller, Fleet]]:
+    """Return `sender` for a route that works in a thread: called there, it needs no other one."""
+    return partial(sender, request, service, token, fleet, device)
+
+
+SenderCheck = Annotated[Callable[[], tuple[Caller, Fleet]], Depends(sender_check)]
 
 
 def json_request(

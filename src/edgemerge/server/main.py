@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from anyio import CapacityLimiter
 from fastapi import FastAPI, Request, Response
-from starlette.routing import Mount
+from starlette.routing import BaseRoute, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
@@ -310,7 +310,7 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
         redoc_url=None,
         lifespan=_lifespan,
         redirect_slashes=False,
-        routes=[*api.router.routes],  # `include_router` would build each of them again
+        routes=_routes(),
     )
     app.state.service = service
     app.state.load = InFlight(limits or Limits())
@@ -320,6 +320,20 @@ def create_app(service: Service, limits: Limits | None = None) -> FastAPI:
     mount_dashboard(app)
     app.add_middleware(RequestMiddleware, service=service, load=app.state.load)
     return app
+
+
+def _routes() -> list[BaseRoute]:
+    """Return the routes of the API; `include_router` would build each of them again.
+
+    A request is compared with one after the other, which took a tenth of the time of a request of
+    a masked fleet: so what such devices ask comes first.
+    """
+    first = api.MASKED_PATH
+    return sorted(api.router.routes, key=lambda each: not _path_of(each).startswith(first))
+
+
+def _path_of(route: BaseRoute) -> str:
+    return str(getattr(route, "path", ""))
 
 
 @asynccontextmanager

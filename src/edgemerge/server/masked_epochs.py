@@ -48,6 +48,7 @@ from edgemerge.privacy.masking import (
     Words,
     make_request,
     open_total,
+    parse_upload,
     read_answer,
     read_upload,
     stats_of,
@@ -56,15 +57,18 @@ from edgemerge.privacy.masking import (
 from edgemerge.privacy.noise import TAIL, VARIANCE_UNIT, Noised, NoiseSettings
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, Transaction, Writer
+from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
 from edgemerge.server.fleets import ExistsError, Fleet
 from edgemerge.wire.admission import admit
+from edgemerge.wire.codec import pack
 
 MASKED = "masked"  # what devices of such a fleet may read
 MAX_FORMINGS = 10  # the newest, that are compared
+MAX_PACKED = 16  # totals that are kept as bytes in memory
 MAX_COMPARED = 256  # formings whose distances are kept in memory
 COLLECT_S = 3600.0  # from the first upload of an epoch, and again for the keepers
 MAX_COHORT = 100  # members, unless more are asked for
+BOXES_AT_ONCE = 100  # that one statement stores
 COMPARABLE = 30.0  # times that samples must outweigh noise for cohorts to be compared
 log = logging.getLogger(__name__)
 
@@ -103,6 +107,8 @@ class MaskedStatus:
         dropped: The cohorts whose deltas are not in it any more.
         noise: The noise that devices add.
         total: What changes with the total; empty before the first epoch is done.
+        described: Its cohort as JSON, if it said that it knows another one; else empty.
+        result: What became of the epoch that it asked about, as JSON; empty if that is not over.
     """
 
     registered: bool
@@ -115,6 +121,8 @@ class MaskedStatus:
     dropped: tuple[int, ...] = ()
     noise: NoiseSettings | None = None
     total: str = ""
+    described: str = ""
+    result: str = ""
 
 
 @dataclass(frozen=True)
@@ -214,6 +222,8 @@ class MaskedService:
         self._compared: dict[tuple[Any, ...], dict[int, Compared]] = {}
         # with how many answers an epoch could not be opened: fewer would not do either
         self._tried: dict[tuple[str, int], int] = {}
+        # the versions and bytes of totals that were asked for last
+        self._packed: dict[str, tuple[str, bytes]] = {}
 
     def register(self, fleet: str, member: Member) -> None:
         """Store the public keys of a device; they cannot be changed.
@@ -386,7 +396,7 @@ class MaskedService:
                     known[number] = through
                     cohort, epoch = _parse(body), _latest(tx, fleet, number)
                     kind = "answer" if epoch.state == "keeping" else "upload"
-                    sent = len(_senders(tx, fleet, epoch.number, kind))
+                    sent = len(_senders(tx, fleet, epoch.number)[kind])
                     about = (sent, collect_s, formed, ended, dropped)
                     found.append(CohortRecord(number, cohort, epoch, *about))
         compared: dict[int, Compared] = {}
@@ -471,29 +481,49 @@ class MaskedService:
             raise UnknownError(f"{device} is in no cohort of {fleet} yet: an operator forms them")
         return found
 
-    def status(self, fleet: str, device: str) -> MaskedStatus:
+    def status(
+        self, fleet: str, device: str, *, known: int | None = None, waiting: int | None = None
+    ) -> MaskedStatus:
         """Move the device's epoch on if it is time; return what the device may send.
 
         Args:
             fleet: A masked fleet.
             device: The device.
+            known: The number of the cohort that the device knows: another one comes with the
+                status. None (the default): none does.
+            waiting: The epoch of an upload whose fate the device does not know: once it is over,
+                its result comes with the status. None (the default): none does.
         """
+
+        def look(tx: Transaction) -> MaskedStatus:
+            status = _status(tx, agreed, device, found)
+            if known is not None and found is not None and found[0] != known:
+                status = replace(status, described=json.dumps(found[1].plain()))
+            row = _epoch_row(tx, fleet, waiting) if waiting else None
+            return replace(status, result=_result_json(waiting, row, known)) if row else status
+
         with self._database.reading() as tx:
-            _must_be_masked(fleets.get(tx, fleet))
+            agreed = fleets.get(tx, fleet)
+            _must_be_masked(agreed)
             found = _find_cohort(tx, fleet, device)
-            due = found is not None and self._is_due(tx, fleet, *found)
-            if not due:
-                return _status(tx, fleet, device, found)
-        if found is not None:
-            self._advance(fleet, *found)
+            if found is None or not self._is_due(tx, fleet, *found):
+                return look(tx)
+        self._advance(fleet, *found)
         with self._database.reading() as tx:
-            return _status(tx, fleet, device, found)
+            return look(tx)
 
     def _is_due(self, tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort) -> bool:
         """Return whether `_advance` has something to do."""
         epoch = _latest(tx, fleet, in_cohort)
-        step = _next_step(tx, fleet, cohort, epoch, self._clock())
-        return bool(step) or epoch.state == "keeping"
+        if epoch.state == "keeping":
+            answers = len(_senders(tx, fleet, epoch.number)["answer"])
+            over = _is_over(epoch, _collect_s(tx, fleet, in_cohort), self._clock())
+            return over or self._can_try(fleet, cohort, epoch, answers)
+        return bool(_next_step(tx, fleet, cohort, epoch, self._clock()))
+
+    def _can_try(self, fleet: str, cohort: Cohort, epoch: Epoch, answers: int) -> bool:
+        """Return whether so many answers may open the total, and have not been tried."""
+        return answers >= cohort.threshold and answers > self._tried.get((fleet, epoch.number), 0)
 
     def upload(self, fleet: str, device: str, number: int, data: bytes) -> MaskedStatus:
         """Store the upload of a device and return the status; the same bytes may come again.
@@ -566,18 +596,13 @@ class MaskedService:
             number: The epoch.
         """
         with self._database.reading() as tx:
-            row = tx.one(
-                "select e.state, e.why, e.survivors, e.signatures, c.body from epochs e"
-                " join cohorts c on c.fleet = e.fleet and c.number = e.cohort"
-                " where e.fleet = ? and e.epoch = ?",
-                *(fleet, number),
-            )
+            row = _epoch_row(tx, fleet, number)
         if row is None:
             raise UnknownError(f"no epoch {number} in {fleet}")
-        state, why, *texts = row
+        state, why, _, *texts = row
         names = ("survivors", "signatures", "cohort")
         found = dict(zip(names, map(json.loads, texts), strict=True))
-        return {"state": state, "why": why, **found}
+        return {"epoch": number, "state": state, "why": why, **found}
 
     def centre(self, fleet: str) -> tuple[Projection, NoiseSettings]:
         """Return the projection centred on the mean that a fleet released, and the noise left.
@@ -615,6 +640,25 @@ class MaskedService:
             _must_be_masked(fleets.get(tx, fleet))
             return _total(tx, fleet)
 
+    def total_bytes(self, fleet: str) -> bytes:
+        """Return the total of a fleet as its devices read it; empty before the first epoch.
+
+        All devices of a fleet read the same, so it is made once.
+
+        Args:
+            fleet: A masked fleet.
+        """
+        with self._database.reading() as tx:
+            _must_be_masked(fleets.get(tx, fleet))
+            version = _counted(tx, fleet).version
+            known, data = self._packed.get(fleet, ("", b""))
+            if version == known:
+                return data
+            data = _pack_total(_total(tx, fleet))
+        others = [(name, each) for name, each in self._packed.items() if name != fleet]
+        self._packed = dict(others[-MAX_PACKED + 1 :]) | {fleet: (version, data)}
+        return data
+
     def _store(
         self,
         fleet: str,
@@ -646,11 +690,12 @@ class MaskedService:
                 " values (?, ?, ?, ?, ?, ?)",
                 *(*of, digest.hex(), data),
             )
-            for keeper, box in boxes.items():
+            rows = [(fleet, number, keeper, sender, box) for keeper, box in boxes.items()]
+            for some in (rows[i : i + BOXES_AT_ONCE] for i in range(0, len(rows), BOXES_AT_ONCE)):
                 tx.run(
-                    "insert into epoch_boxes (fleet, epoch, keeper, member, data)"
-                    " values (?, ?, ?, ?, ?)",
-                    *(fleet, number, keeper, sender, box),
+                    "insert into epoch_boxes (fleet, epoch, keeper, member, data) values "
+                    + ", ".join(["(?, ?, ?, ?, ?)"] * len(some)),
+                    *(value for row in some for value in row),
                 )
             if epoch.began is None:
                 sql = "update epochs set began = ? where fleet = ? and epoch = ?"
@@ -677,9 +722,8 @@ class MaskedService:
         with self._database.reading() as tx:
             agreed, collect_s = fleets.get(tx, fleet), _collect_s(tx, fleet, in_cohort)
             over = _is_over(epoch, collect_s, self._clock())
-            n_answers = len(_senders(tx, fleet, epoch.number, "answer"))
-            enough = n_answers >= cohort.threshold and n_answers > self._tried.get(key, 0)
-            if not (enough or over):
+            n_answers = len(_senders(tx, fleet, epoch.number)["answer"])
+            if not (over or self._can_try(fleet, cohort, epoch, n_answers)):
                 return epoch
             answers = _messages(tx, fleet, epoch.number, "answer")
             sent = _messages(tx, fleet, epoch.number, "upload")
@@ -688,7 +732,8 @@ class MaskedService:
         # others that ask meanwhile need not try the same
         self._tried = dict([*self._tried.items()][-MAX_COMPARED:]) | {key: len(answers)}
         try:
-            uploads = {n: read_upload(cohort, epoch.number, data) for n, data in sent.items()}
+            # signatures were verified before they were stored
+            uploads = {n: parse_upload(cohort, epoch.number, data) for n, data in sent.items()}
             opened = open_total(cohort, epoch.number, uploads, answers.values())
         except EdgemergeError as error:
             if len(answers) < len(asked) and not over:
@@ -872,29 +917,47 @@ def _find_cohort(tx: Transaction, fleet: str, device: str) -> tuple[int, Cohort]
 
 
 def _status(
-    tx: Transaction, fleet: str, device: str, found: tuple[int, Cohort] | None
+    tx: Transaction, fleet: Fleet, device: str, found: tuple[int, Cohort] | None
 ) -> MaskedStatus:
     """Return what a device may send now, with the cohort that was found for it."""
     sql = "select 1 from masked_keys where fleet = ? and device = ?"
-    registered = tx.one(sql, fleet, device) is not None
+    registered = tx.one(sql, fleet.name, device) is not None
+    through, dropped, version = _counted(tx, fleet.name)
     status = MaskedStatus(
-        registered,
-        through=_through(tx, fleet),
-        dropped=_dropped(tx, fleet),
-        noise=fleets.get(tx, fleet).noise,
-        total=_version(tx, fleet),
+        registered, through=through, dropped=dropped, noise=fleet.noise, total=version
     )
     if found is None:
         return status
     number, cohort = found
-    epoch, me = _latest(tx, fleet, number), _number_of(cohort, device)
-    uploaded, answered = (
-        me in _senders(tx, fleet, epoch.number, kind) for kind in ("upload", "answer")
-    )
+    epoch, me = _latest(tx, fleet.name, number), _number_of(cohort, device)
+    senders = _senders(tx, fleet.name, epoch.number)
+    uploaded, answered = (me in senders[kind] for kind in ("upload", "answer"))
     is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
     asked = epoch.state == "keeping" and is_keeper and not answered
     status = replace(status, cohort=number, epoch=epoch.number, state=epoch.state)
     return replace(status, uploaded=uploaded, asked=asked)
+
+
+def _epoch_row(tx: Transaction, fleet: str, number: int) -> SqlRow | None:
+    """Return state, reason and cohort of an epoch; as JSON its survivors, signatures, cohort."""
+    return tx.one(
+        "select e.state, e.why, e.cohort, e.survivors, e.signatures, c.body from epochs e"
+        " join cohorts c on c.fleet = e.fleet and c.number = e.cohort"
+        " where e.fleet = ? and e.epoch = ?",
+        *(fleet, number),
+    )
+
+
+def _result_json(number: int | None, row: SqlRow, known: int | None) -> str:
+    """Return what became of an epoch that is over, without its cohort if that is the known one."""
+    state, why, cohort, survivors, signatures, body = row
+    if state not in ("done", "failed"):
+        return ""
+    about = f'"survivors": {survivors}, "signatures": {signatures}'
+    if cohort != known:
+        about += f', "cohort": {body}'
+    shown = json.dumps({"epoch": number, "state": state, "why": why})
+    return f"{shown[:-1]}, {about}}}"
 
 
 def _number_of(cohort: Cohort, device: str) -> int:
@@ -916,15 +979,17 @@ def _next_step(tx: Transaction, fleet: str, cohort: Cohort, epoch: Epoch, now: f
         return "begin"
     if epoch.state != "collecting" or epoch.began is None:
         return ""
-    here = _senders(tx, fleet, epoch.number, "upload")
-    keepers = len(here & set(cohort.keepers_of(epoch.number)))
-    adding, away = _count_adding(tx, fleet, epoch.number), len(cohort.members) - len(here)
-    enough = adding >= cohort.least and keepers >= cohort.threshold
-    enough = enough and cohort.holds_together(epoch.number, here)
+    here = _senders(tx, fleet, epoch.number)["upload"]
+    away = len(cohort.members) - len(here)
     over = _is_over(epoch, _collect_s(tx, fleet, epoch.cohort), now)
+    if away and not over:
+        return ""  # before `_count_adding`, which reads all uploads
+    adding = _count_adding(tx, fleet, epoch.number)
     if over and adding + away < cohort.least:
         return "give up"
-    return "ask" if enough and (over or not away) else ""
+    keepers = len(here & set(cohort.keepers_of(epoch.number)))
+    enough = adding >= cohort.least and keepers >= cohort.threshold
+    return "ask" if enough and cohort.holds_together(epoch.number, here) else ""
 
 
 def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: float) -> Epoch:
@@ -990,9 +1055,13 @@ def _survivors(tx: Transaction, fleet: str, number: int) -> Survivors:
     return Survivors(number, {member: bytes.fromhex(digest) for member, digest in rows})
 
 
-def _senders(tx: Transaction, fleet: str, number: int, kind: str) -> set[int]:
-    sql = "select member from epoch_messages where fleet = ? and epoch = ? and kind = ?"
-    return {member for (member,) in tx.rows(sql, fleet, number, kind)}
+def _senders(tx: Transaction, fleet: str, number: int) -> dict[str, set[int]]:
+    """Return the members whose messages of an epoch are there, by the kind of message."""
+    found: dict[str, set[int]] = {"upload": set(), "answer": set()}
+    sql = "select kind, member from epoch_messages where fleet = ? and epoch = ?"
+    for kind, member in tx.rows(sql, fleet, number):
+        found[kind].add(member)
+    return found
 
 
 def _count_adding(tx: Transaction, fleet: str, number: int) -> int:
@@ -1011,28 +1080,31 @@ def _messages(tx: Transaction, fleet: str, number: int, kind: str) -> dict[int, 
     return {member: bytes(data) for member, data in rows}
 
 
-def _through(tx: Transaction, fleet: str) -> int:
-    row = tx.one("select max(through) from cohort_totals where fleet = ?", fleet)
-    return int((row or (None,))[0] or 0)
+class Counted(NamedTuple):
+    """What the total of a fleet is made of.
 
-
-def _dropped(tx: Transaction, fleet: str) -> tuple[int, ...]:
-    sql = "select cohort from cohort_totals where fleet = ? and dropped is not null order by cohort"
-    return tuple(cohort for (cohort,) in tx.rows(sql, fleet))
-
-
-def _version(tx: Transaction, fleet: str) -> str:
-    """Return what changes with the total, also if a restored server counts the same epochs anew.
-
-    `through` alone stays the same while another cohort is further.
+    Args:
+        through: The newest epoch whose deltas were added up, also in a cohort that was dropped.
+        dropped: The cohorts that are not in it.
+        version: Changes with it, also if a restored server counts the same epochs anew; empty
+            before the first epoch. `through` alone stays the same while another cohort is further.
     """
+
+    through: int = 0
+    dropped: tuple[int, ...] = ()
+    version: str = ""
+
+
+def _counted(tx: Transaction, fleet: str) -> Counted:
     sql = "select cohort, through, dropped from cohort_totals where fleet = ? order by cohort"
     rows = tx.rows(sql, fleet)
     if not rows:
-        return ""
+        return Counted()
+    through = max(through for _, through, _ in rows)
     sql = "select signatures from epochs where fleet = ? and epoch = ?"
-    newest = tx.one(sql, fleet, max(through for _, through, _ in rows))
-    return sha256(json.dumps([*map(list, rows), list(newest or ())]).encode()).hexdigest()
+    about = [*map(list, rows), list(tx.one(sql, fleet, through) or ())]
+    version = sha256(json.dumps(about).encode()).hexdigest()
+    return Counted(through, tuple(n for n, _, dropped in rows if dropped is not None), version)
 
 
 def _total(tx: Transaction, fleet: str) -> MaskedTotal:
@@ -1042,8 +1114,15 @@ def _total(tx: Transaction, fleet: str) -> MaskedTotal:
         part, slots = _words(data), json.loads(names)
         devices |= set(json.loads(whose) if dropped is None else [])
         words = _added(words, part if dropped is None else np.zeros_like(part))
-    left, dropped = frozenset(devices), _dropped(tx, fleet)
-    return MaskedTotal(_through(tx, fleet), words, left, slots, dropped, _version(tx, fleet))
+    through, left_out, version = _counted(tx, fleet)
+    return MaskedTotal(through, words, frozenset(devices), slots, left_out, version)
+
+
+def _pack_total(total: MaskedTotal) -> bytes:
+    about = {"through": total.through, "devices": sorted(total.devices)}
+    about |= {"slots": total.slots, "dropped": total.dropped, "version": total.version}
+    words = {"words": total.words.view(np.float64)}  # the bits, whatever they say
+    return pack({"total": json.dumps(about)}, words)
 
 
 def _sum_of(tx: Transaction, fleet: Fleet, cohort: int) -> Stats | Noised:

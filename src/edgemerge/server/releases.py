@@ -551,10 +551,10 @@ class ReleaseService:
         judges = sorted(able, key=lambda who: (-samples[who], who))[:MAX_JUDGES]
         refused: dict[Key, list[str]] = {}
         apart = fleets.is_by_pattern(tx, fleet.name)
-        for judge in judges:
-            _, reasons = self._pulls.checks.fitting(
-                tx, fleet, judge, eligible, contributions, trusted=None, apart=apart
-            )
+        found_by = self._pulls.checks.refusals(
+            tx, fleet, judges, eligible, contributions, apart=apart
+        )
+        for reasons in found_by:
             for key, why in reasons.items():
                 refused.setdefault(key, []).append(why)
         approved = {each.key for each in eligible if _is_approved(each, rules)}

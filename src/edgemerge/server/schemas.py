@@ -1043,6 +1043,23 @@ class SuspectsResponse(BaseModel):
     formings: int
 
 
+class CohortDescription(BaseModel):
+    """The cohort of a device: its members with their public keys, and its numbers."""
+
+    cohort: dict[str, Any]
+
+
+class EpochResponse(BaseModel):
+    """What became of an epoch: whose deltas its total holds, signed by its keepers."""
+
+    epoch: int
+    state: str
+    why: str
+    cohort: dict[str, Any] | None = None
+    survivors: dict[str, str]
+    signatures: dict[str, str]
+
+
 class MaskedStatusResponse(BaseModel):
     """What a device of a masked fleet may send now."""
 
@@ -1056,19 +1073,5 @@ class MaskedStatusResponse(BaseModel):
     dropped: list[int]
     noise: NoiseResponse | None = None
     total: str = ""
-
-
-class CohortDescription(BaseModel):
-    """The cohort of a device: its members with their public keys, and its numbers."""
-
-    cohort: dict[str, Any]
-
-
-class EpochResponse(BaseModel):
-    """What became of an epoch: whose deltas its total holds, signed by its keepers."""
-
-    state: str
-    why: str
-    cohort: dict[str, Any]
-    survivors: dict[str, str]
-    signatures: dict[str, str]
+    described: dict[str, Any] | None = None
+    result: EpochResponse | None = None

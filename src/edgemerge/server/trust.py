@@ -12,7 +12,7 @@ receiver alone. Each pair is checked once.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -22,6 +22,7 @@ from time import monotonic
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Key
 from edgemerge.core.similarity import SIMILAR_FACTOR, LevelCheck, Profile, alike, can_check
+from edgemerge.core.stats import Stats
 from edgemerge.core.trust import DISMISSED, Trust, find_far_above, find_waiting, nearest
 from edgemerge.server.choices.rules import Choice, Rules, approved_stats
 from edgemerge.server.contributions import (
@@ -258,6 +259,36 @@ CHECK_TIMEOUT_S = 10.0  # of one pull; the next one goes on where it ended
 Refusals = Mapping[Key, str]
 
 
+class _Judge:
+    """A receiver with what it has shared, and what does not fit that."""
+
+    def __init__(self, receiver: str, own: list[StoredContribution], *, apart: bool) -> None:
+        self.receiver, self.refused = receiver, dict[Key, str]()
+        self._own, self._apart = own, apart
+        self._check: LevelCheck | None = None
+        self.digest = sha256(f"{apart} {[each.digest for each in own]}".encode()).hexdigest()
+
+    @property
+    def samples(self) -> float:
+        return sum(stored.samples for stored in self._own)
+
+    def check(self, read: Callable[[StoredContribution], Stats]) -> LevelCheck:
+        if self._check is None:
+            mine = {stored.pattern: read(stored) for stored in self._own}
+            self._check = LevelCheck(mine, apart=self._apart)
+        return self._check
+
+
+def _solved(sums: Stats) -> Stats | Profile:
+    """Return sums for several comparisons; empty ones are not compared."""
+    return Profile.of(sums) if sums.count else sums
+
+
+def _must_not_be_late(end: float) -> None:
+    if monotonic() > end:
+        raise UnavailableError("too many contributions wait to be checked: try again", retry_s=1.0)
+
+
 class LevelChecks:
     """Leaves out what does not fit a receiver, and remembers why; any thread may call."""
 
@@ -294,30 +325,44 @@ class LevelChecks:
         """
         if receiver is None:
             return chosen, {}
-        decided = {receiver, *(trusted or ())}  # its own is what it saw in earlier incarnations
-        own = current_contributions(contributions, receiver)
-        if not can_check(sum(stored.samples for stored in own), fleet.projection):
-            return chosen, {}
-        of = sha256(f"{apart} {[stored.digest for stored in own]}".encode()).hexdigest()
-        read = partial(read_stats, tx, projection=fleet.projection)
-        check: LevelCheck | None = None
-        end = monotonic() + CHECK_TIMEOUT_S
-        refused: dict[Key, str] = {}
-        for stored in chosen:
-            if stored.device in decided:
-                continue
-            reason = self._known((of, stored.digest))
-            if reason is None:
-                if monotonic() > end:
-                    raise UnavailableError(
-                        "too many contributions wait to be checked: try again", retry_s=1.0
-                    )
-                check = check or LevelCheck({each.pattern: read(each) for each in own}, apart=apart)
-                reason = check.reason(read(stored))
-                self._remember((of, stored.digest), reason)
-            if reason:
-                refused[stored.key] = reason
+        others = [stored for stored in chosen if stored.device not in (trusted or ())]
+        (refused,) = self.refusals(tx, fleet, [receiver], others, contributions, apart=apart)
         return [stored for stored in chosen if stored.key not in refused], refused
+
+    def refusals(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        receivers: Sequence[str],
+        chosen: list[StoredContribution],
+        contributions: Sequence[StoredContribution],
+        *,
+        apart: bool,
+    ) -> list[Refusals]:
+        """Return for each receiver what does not fit it, and why: see `fitting`.
+
+        Each contribution is read and solved once for all of them.
+        """
+        read = partial(read_stats, tx, projection=fleet.projection)
+        judges = [
+            _Judge(who, current_contributions(contributions, who), apart=apart) for who in receivers
+        ]
+        able = [judge for judge in judges if can_check(judge.samples, fleet.projection)]
+        end = monotonic() + CHECK_TIMEOUT_S
+        for stored in chosen:
+            theirs: Stats | Profile | None = None
+            for judge in able:
+                if stored.device == judge.receiver:  # what it saw in earlier incarnations
+                    continue
+                reason = self._known((judge.digest, stored.digest))
+                if reason is None:
+                    _must_not_be_late(end)
+                    theirs = theirs or _solved(read(stored))
+                    reason = judge.check(read).reason(theirs)
+                    self._remember((judge.digest, stored.digest), reason)
+                if reason:
+                    judge.refused[stored.key] = reason
+        return [judge.refused for judge in judges]
 
     def record(self, fleet: str, receiver: str, refused: Refusals) -> Refusals:
         """Keep what was left out of the last sum for a device; return what is new of it."""
