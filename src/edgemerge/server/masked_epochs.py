@@ -651,6 +651,8 @@ class MaskedService:
         with self._database.reading() as tx:
             _must_be_masked(fleets.get(tx, fleet))
             version = _counted(tx, fleet).version
+            if not version:
+                return b""
             known, data = self._packed.get(fleet, ("", b""))
             if version == known:
                 return data
