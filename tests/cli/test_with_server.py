@@ -30,7 +30,9 @@ pytestmark = pytest.mark.slow
 def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
     agree = ("--n-inputs", 6, "--n-hidden", 8, "--seed", 3, "--low", -1, "--high", 1)
     made = hub.fleet("create", "pumps", *agree, "--min-devices", 2, "--no-forgetting")
-    assert made.stderr == "Created fleet pumps.\n"
+    created, first_total = made.stderr.splitlines()
+    assert created == "Created fleet pumps."
+    assert "first total once 3 of them have shared" in first_total
     again = hub.fleet("create", "pumps", *agree, "--min-devices", 2, "--no-forgetting")
     assert again.stderr == "Fleet pumps already exists with these settings.\n"
     assert "delete it first" in failure(hub.fleet("create", "pumps", *agree))
@@ -49,7 +51,8 @@ def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
 
 def test_totals_hide_three_devices_and_a_lower_number_says_what_it_gives_up(hub):
     agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1)
-    assert hub.fleet("create", "hidden", *agree).stderr == "Created fleet hidden.\n"
+    made = hub.fleet("create", "hidden", *agree).stderr
+    assert "first total once 4 of them have shared. For a smaller fleet" in made
     shown = hub.told("show", "hidden")
     assert shown["least"] == 3
     assert shown["released"] == (
@@ -57,6 +60,7 @@ def test_totals_hide_three_devices_and_a_lower_number_says_what_it_gives_up(hub)
     )
     made = hub.fleet("create", "trial", *agree, "--min-devices", 1)
     assert "a device can subtract two totals, and read what another one sent" in made.stderr
+    assert "first total" not in made.stderr
     assert hub.told("show", "trial")["released"] == "every change at once"
 
 

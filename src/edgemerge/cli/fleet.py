@@ -37,6 +37,7 @@ from edgemerge.cli.output import (
     print_json_line,
     print_table,
     remark,
+    remark_first_total,
 )
 from edgemerge.core.errors import RejectedError, SettingError, UnavailableError
 
@@ -221,6 +222,8 @@ def create(
     remark(
         f"Created fleet {name}." if made else f"Fleet {name} already exists with these settings."
     )
+    if made:
+        remark_first_total(found)
     if reads == "masked":
         remark(_masked_words(agreed, found["noise"]))
     if least == 1 and reads == "totals":

@@ -22,7 +22,14 @@ from edgemerge.cli.options import (
     read_own_token,
     server_connection,
 )
-from edgemerge.cli.output import headings, json_option, print_json, print_table, remark
+from edgemerge.cli.output import (
+    headings,
+    json_option,
+    print_json,
+    print_table,
+    remark,
+    remark_first_total,
+)
 from edgemerge.cli.samples import split_commas
 
 if TYPE_CHECKING:
@@ -272,6 +279,7 @@ class FleetAccess:
                 shared = operator.projection(self.fleet)
             except UnknownError:
                 operator.create_fleet(self.fleet, proposal.projection)
+                remark_first_total(operator.fleet(self.fleet))
                 shared = proposal.projection
             _check_same_inputs(self.fleet, shared, proposal.projection)
             invitations = {each: operator.invite(self.fleet, each)["token"] for each in token_files}

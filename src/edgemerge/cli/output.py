@@ -109,6 +109,15 @@ def remark(words: str) -> None:
     click.echo(words, err=True)
 
 
+def remark_first_total(fleet: Mapping[str, Any]) -> None:
+    """Say how many devices a new fleet of totals needs: a smaller one would never merge."""
+    if fleet["reads"] == "totals" and fleet["least"] > 1:
+        remark(
+            f"Its devices get a first total once {fleet['least'] + 1} of them have shared. For a "
+            "smaller fleet, create it with `edgemerge fleet create` and --min-devices."
+        )
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before deleting something; without a terminal, require --yes."""
     if yes:
