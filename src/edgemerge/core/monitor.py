@@ -913,6 +913,9 @@ class Monitor:
     def find_pattern(self, pattern: str) -> OddPattern:
         """Return the pattern of that name; a fault is also found by its former one.
 
+        Args:
+            pattern: Its name, such as "odd-1".
+
         Raises:
             UnknownError: There is no such pattern.
         """

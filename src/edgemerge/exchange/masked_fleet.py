@@ -549,9 +549,8 @@ class MaskedExchange:
 
     def _cohort_of(self, found: Mapping[str, Any]) -> Cohort:
         """Return the cohort of a settled epoch, which must be the one that the upload was for."""
-        number, cohort = self._cohort or (0, None)
-        if cohort is None or number != self._state.cohort or found.get("cohort") is not None:
-            cohort = Cohort.parse(found.get("cohort"))
+        told = found.get("cohort")  # a status leaves out the one that the device knows
+        cohort = self._cohort[1] if told is None and self._cohort else Cohort.parse(told)
         if not self._state.upload.startswith(cohort.context(self._state.epoch, b"upload")):
             raise RejectedError(
                 f"{self}: epoch {self._state.epoch} was opened for another cohort than this "
