@@ -19,7 +19,7 @@ from edgemerge.core.readout import Ceiling
 from tests.cases import examples
 
 SCORES = 1e-9  # readings within 100 times the range
-WAYS = ("learn_and_score", "separate", "look", "rows", "buffered", "mixed")
+WAYS = ("learn_and_score", "separate", "look", "rows", "buffered", "losses", "mixed")
 
 needs_kernel = pytest.mark.skipif(kernel.Run is None, reason="the kernel was not built")
 pytestmark = needs_kernel
@@ -87,12 +87,12 @@ def follow(detector, X, way, rng):
             seen = detector.look(x)
             found.append(seen.score)
             detector.learn(seen)
-        elif now == "buffered":
+        elif now in ("buffered", "losses"):
+            ask, share = (detector.score, 0.3) if now == "buffered" else (detector.loss, 1.0)
             detector.learn(x)
-            if rng.random() < 0.3:
-                found.append(detector.score(x * 0.9))
+            found += [ask(x * 0.9)] if rng.random() < share else []
         else:
-            found.append(float(detector.loss(x)))
+            found.append(detector.loss(x))
     return np.array(found)
 
 
@@ -158,6 +158,19 @@ def test_both_paths_agree_on_one_stream(forgetting, adopted, way):
     assert compiled.own == by_numpy.own
     assert compiled.learnt == by_numpy.learnt
     assert fast == pytest.approx(slow, rel=SCORES)
+
+
+def test_a_stream_of_losses_is_the_kernel_s_and_the_first_after_a_merge_is_not():
+    projection = Projection(n_inputs=30, n_hidden=16)
+    before = kernel.MODULE.tally()
+    _, detector = result(projection, {}, "losses", 3, adopted=True)
+    taken, declined = np.subtract(kernel.MODULE.tally(), before)
+    assert taken >= 295
+    assert declined < 5  # P was due, or own samples set the scale from then on
+    detector.adopt(Stats.of(projection, stream(projection, 60, np.random.default_rng(0))))
+    before = kernel.MODULE.tally()
+    detector.loss(np.zeros(30))  # a run would need a level, too
+    assert kernel.MODULE.tally() == before
 
 
 @pytest.mark.slow

@@ -723,6 +723,16 @@ static PyObject *run_score(Run *run, PyObject *const *args, Py_ssize_t count)
     return score_next(run, NULL) ? PyFloat_FromDouble(run->last.score) : none();
 }
 
+PyDoc_STRVAR(loss_doc, "loss(x): the mean squared error of one sample of readings, or None.");
+static PyObject *run_loss(Run *run, PyObject *const *args, Py_ssize_t count)
+{
+    if (!must_have(count, 1))
+        return NULL;
+    if (!take_readings(run, args[0], run->next.x) || !score_next(run, NULL))
+        return none();
+    return PyFloat_FromDouble(run->last.squares / (double)run->n); /* M9 */
+}
+
 PyDoc_STRVAR(look_doc, "look(x, row, hidden): score, and fill what it is on the grid and in the layer.");
 static PyObject *run_look(Run *run, PyObject *const *args, Py_ssize_t count)
 {
@@ -873,6 +883,7 @@ static PyObject *run_counts(Run *run, PyObject *Py_UNUSED(ignored))
 
 static PyMethodDef run_methods[] = {
     {"score", (PyCFunction)(void (*)(void))run_score, METH_FASTCALL, score_doc},
+    {"loss", (PyCFunction)(void (*)(void))run_loss, METH_FASTCALL, loss_doc},
     {"look", (PyCFunction)(void (*)(void))run_look, METH_FASTCALL, look_doc},
     {"learn_and_score", (PyCFunction)(void (*)(void))run_both, METH_FASTCALL, both_doc},
     {"learn", (PyCFunction)(void (*)(void))run_learn, METH_FASTCALL, learn_doc},

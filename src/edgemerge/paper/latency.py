@@ -142,10 +142,12 @@ DATA = ("har",)
 NOTE = (
     "CPU time on one thread, methods in turn, the best of many turns: only ratios within one run "
     "mean something, and the paper's own milliseconds are from its own machine. Ours starts from "
-    "decoded sums and its first answer after merging is counted; readings of BP-NN3-FL are tensors "
-    "before the clock starts. The time of a pair's training by back-propagation is computed from "
-    "the time of a step; on MNIST it has few of them (5 epochs in batches of 32), so that even the "
-    "sums of one plain OS-ELM take more than a twentieth of it."
+    "decoded sums and its first answer after merging is counted; it learns a sample together with "
+    "the next prediction, so its training is the time of both without that of a prediction. "
+    "Readings of BP-NN3-FL are tensors before the clock starts. The time of a pair's "
+    "training by back-propagation is computed from the time of a step; on MNIST it has few of "
+    "them (5 epochs in batches of 32), so that even the sums of one plain OS-ELM "
+    "take more than a twentieth of it."
 )
 
 SIZES = (64, 128)  # of the hidden layer
