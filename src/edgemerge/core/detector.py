@@ -1047,9 +1047,9 @@ class Detector:
         With forgetting NumPy does: it solves P at other times than a run, which rounds sums.
         A new run needs a level, too, which pays only where P stays.
         """
-        run = self._run
+        run, is_one = self._run, getattr(X, "ndim", 0) == 1
         found: float | None = None if run is None else run.loss(X)
-        if found is None and (run is not None or (np.ndim(X) == 1 and self.known.is_solved)):
+        if found is None and (run is not None or (is_one and self.known.is_solved)):
             found = self._ask("loss", X)
         return found
 

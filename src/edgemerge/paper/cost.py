@@ -123,10 +123,10 @@ def pair_aucs(trial: Trial, N: int) -> Row:
 
 def measure_times(
     layers: Sequence[Projection], X: Array, Y: Array, *, seconds: float
-) -> dict[int, Row]:
+) -> dict[int, dict[str, float]]:
     """Return the microseconds of every job at every N, measured in turn."""
     calls = [call for layer in layers for call in _timed_calls(layer, X, Y)]
-    found: dict[int, Row] = {layer.n_hidden: {} for layer in layers}
+    found: dict[int, dict[str, float]] = {layer.n_hidden: {} for layer in layers}
     for call, time in zip(calls, best_times(calls, seconds), strict=True):
         found[int(call.way)][call.job] = 1e6 * time
     for times in found.values():
@@ -200,6 +200,8 @@ def plot(rows: Rows) -> dict[str, Figure]:
         title, y, shown, unit, scale = panel
         _lines(axes, rows, shown, unit)
         axes.set_yscale(scale)
+        if scale == "log":
+            axes.margins(y=0.15)  # room for the legend
         set_titles(axes, title, x="hidden values N", y=y)
     return {"": figure}
 
