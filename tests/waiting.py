@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import TypeVar
-
-Found = TypeVar("Found")
+from typing import Any
 
 DEADLINE_S = 120.0  # for one thing, on a machine that is very busy; a test has 300 s in all
 
 
-def until(found: Callable[[], Found], what: str = "it", deadline_s: float = DEADLINE_S) -> Found:
+def until(found: Callable[..., Any], what: str = "it", deadline_s: float = DEADLINE_S) -> Any:
     """Wait until something is true, and return it."""
     end = monotonic() + deadline_s
     while not (result := found()):

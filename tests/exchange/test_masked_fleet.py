@@ -14,6 +14,7 @@ from edgemerge.exchange import masked_fleet
 from edgemerge.exchange.masked_fleet import MaskedState
 from edgemerge.privacy.masking import DeviceKeys, make_upload
 from edgemerge.server import masked_epochs
+from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import pack, unpack
 from tests.exchange.worlds import DEVICES, SHARED, Killed, MaskedWorld
 
@@ -484,7 +485,7 @@ def test_a_total_that_is_the_same_is_not_sent_again(world, monkeypatch):
 
 def test_a_total_is_checked_once_until_it_or_the_own_part_is_another(world, monkeypatch):
     world.form()
-    checked, admit = [], masked_fleet.admit
+    checked = []
 
     def noted(contribution, **rest):
         checked.append(contribution)
