@@ -120,6 +120,18 @@ def test_an_upload_adds_only_what_is_new_and_still_there(world, monkeypatch):
     assert len(said) == 10
 
 
+def test_what_was_sent_before_does_not_make_a_take_back_add_something(world, monkeypatch):
+    """Patterns share the one slot: the samples of one are in the total already."""
+    world.form()
+    said = adding(monkeypatch)
+    for device in DEVICES:
+        world.exchange(device).push(note(device, pattern="idle"))
+        world.share(note(device, pattern="fast"))
+    world.turn()
+    world.share(Contribution(DEVICES[0], Stats.empty(SHARED), 2, "fast"))
+    assert said[5:] == [(DEVICES[0], False)]
+
+
 def test_a_pattern_without_a_slot_adds_nothing(hub, tmp_path, monkeypatch):
     world = MaskedWorld(hub, tmp_path, slots=["idle", "fast"])
     world.form()

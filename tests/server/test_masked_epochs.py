@@ -29,8 +29,13 @@ class MaskedWorld(World):
         self.masked = self.service.masked
         self.random = insecure.Random(0).randbytes
         self.keys = {device: DeviceKeys.draw(self.random) for device in DEVICES}
+        self.register_all()
+
+    def register_all(self, samples=9):
+        """Let the devices in, each with so many samples."""
         self.deltas = {
-            device: words_of(Stats.of(SHARED, machine(0.5, 9, self.rng))) for device in DEVICES
+            device: words_of(Stats.of(SHARED, machine(0.5, samples, self.rng)))
+            for device in DEVICES
         }
         for device in DEVICES:
             self.caller(device)
@@ -549,3 +554,23 @@ def test_what_was_added_up_are_sums(world):
     world.form()
     world.epoch()
     assert stats_of(SHARED, world.total()).count == 5 * 9
+
+
+def test_a_fleet_that_is_made_anew_under_an_old_name_begins_with_nothing(world):
+    """Cohorts and epochs get the same numbers again; nothing in memory may be taken for theirs."""
+    world.form()
+    world.epoch()
+    assert world.masked.total_bytes(FLEET)
+    assert [record.samples for record in world.masked.records(FLEET)] == [45.0]
+    world.service.delete(FLEET, ROOT)
+    world.now += 1.0
+    world.tokens = {}
+    world.service.create(world.fleet, ROOT)
+    world.register_all(samples=7)
+    assert world.masked.total_bytes(FLEET) == b""
+    world.form()
+    assert {world.upload(device) for device in DEVICES} == {1}
+    for device in DEVICES[:3]:  # as many as were enough before
+        world.answer(device)
+    assert np.array_equal(world.total(), world.expected())
+    assert [record.samples for record in world.masked.records(FLEET)] == [35.0]

@@ -221,7 +221,7 @@ class MaskedService:
         # what cohorts that were formed together say of each other, until one of them changes
         self._compared: dict[tuple[Any, ...], dict[int, Compared]] = {}
         # with how many answers an epoch could not be opened: fewer would not do either
-        self._tried: dict[tuple[str, int], int] = {}
+        self._tried: dict[tuple[str, Epoch], int] = {}
         # the versions and bytes of totals that were asked for last
         self._packed: dict[str, tuple[str, bytes]] = {}
 
@@ -402,7 +402,7 @@ class MaskedService:
         compared: dict[int, Compared] = {}
         for _, group in groupby(found, key=lambda record: record.formed):
             together = [record for record in group if known[record.number] is not None]
-            key = (fleet, *((r.number, known[r.number], r.dropped) for r in together))
+            key = (fleet, *((r.number, r.formed, known[r.number], r.dropped) for r in together))
             if (before := self._compared.get(key)) is None:
                 with self._database.reading() as tx:
                     sums = {r.number: _sum_of(tx, agreed, r.number) for r in together}
@@ -523,7 +523,7 @@ class MaskedService:
 
     def _can_try(self, fleet: str, cohort: Cohort, epoch: Epoch, answers: int) -> bool:
         """Return whether so many answers may open the total, and have not been tried."""
-        return answers >= cohort.threshold and answers > self._tried.get((fleet, epoch.number), 0)
+        return answers >= cohort.threshold and answers > self._tried.get((fleet, epoch), 0)
 
     def upload(self, fleet: str, device: str, number: int, data: bytes) -> MaskedStatus:
         """Store the upload of a device and return the status; the same bytes may come again.
@@ -720,7 +720,7 @@ class MaskedService:
 
     def _try_to_open(self, fleet: str, in_cohort: int, cohort: Cohort, epoch: Epoch) -> Epoch:
         """Open the total with the answers that are there; nothing is locked meanwhile."""
-        key = (fleet, epoch.number)
+        key = (fleet, epoch)  # with its time: a fleet made anew has the same numbers
         with self._database.reading() as tx:
             agreed, collect_s = fleets.get(tx, fleet), _collect_s(tx, fleet, in_cohort)
             over = _is_over(epoch, collect_s, self._clock())
