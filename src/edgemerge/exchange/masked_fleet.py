@@ -516,7 +516,8 @@ class MaskedExchange:
                 {int(number): bytes.fromhex(text) for number, text in found[name].items()}
                 for name in ("survivors", "signatures")
             )
-            cohort = self._cohort_of(found)
+            # no other cohort is joined meanwhile, so it is the one that is known, unless none is
+            cohort = self._cohort[1] if self._cohort else Cohort.parse(found.get("cohort"))
             if counts(cohort, Survivors(state.epoch, survivors), signatures, state.upload):
                 before = state.counted.get(state.cohort, np.zeros(cohort.words, np.uint64))
                 state.counted[state.cohort] = before + state.delta
@@ -546,17 +547,6 @@ class MaskedExchange:
         if isinstance(told, dict) and told.get("epoch") == epoch:
             return told
         return self._ask("GET", "epochs", epoch).must_be(200).json_object()
-
-    def _cohort_of(self, found: Mapping[str, Any]) -> Cohort:
-        """Return the cohort of a settled epoch, which must be the one that the upload was for."""
-        told = found.get("cohort")  # a status leaves out the one that the device knows
-        cohort = self._cohort[1] if told is None and self._cohort else Cohort.parse(told)
-        if not self._state.upload.startswith(cohort.context(self._state.epoch, b"upload")):
-            raise RejectedError(
-                f"{self}: epoch {self._state.epoch} was opened for another cohort than this "
-                "device's"
-            )
-        return cohort
 
     def _seen(self, cohort: Cohort, known: Mapping[str, Contribution]) -> Words:
         """Return the sums of this device, each in the slot of its pattern."""
