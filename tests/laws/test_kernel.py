@@ -464,6 +464,22 @@ def test_arrays_of_other_numbers_are_refused_and_released(monkeypatch):
     assert not rows.any()
 
 
+def test_received_sums_round_the_same_with_and_without_gaps_in_memory():
+    """A restarted detector has none between their rows at first, where the saved one may have."""
+    projection = Projection(n_inputs=2, n_hidden=4, seed=0)
+    rng = np.random.default_rng(0)
+    mine, theirs = rng.normal(0.5, 0.01, (2, 12, 2))
+    detector = Detector(projection)
+    detector.learn(mine)
+    detector.adopt(Stats.of(projection, theirs))
+    rows, known = rng.normal(size=(50, 4)), detector.known
+    before = [known.times_V(g) for g in rows]
+    for _ in range(2):
+        known.start()
+    assert not known.others.V.flags.c_contiguous
+    assert np.array_equal(before, [known.times_V(g) for g in rows])
+
+
 @pytest.mark.parametrize("kind", [unaligned, np.asfortranarray, lambda X: X[::-1].copy()[::-1]])
 def test_rows_in_any_memory_have_the_sums_of_an_array(kind):
     projection, X = machine()

@@ -294,7 +294,8 @@ class Model:
         """Return GV, with V of everything known."""
         Y: Array = G @ self.own.V  # `dot` would copy a V whose rows are apart
         if self.others:
-            Y += G @ self.others.V
+            # without gaps, also after `_padded`: BLAS rounds by the distance of rows
+            Y += G @ np.ascontiguousarray(self.others.V)
         return Y
 
     def judge(self, X: Array, H: Array) -> tuple[Look, Any]:
