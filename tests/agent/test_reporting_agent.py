@@ -15,8 +15,8 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.agent import runner
 from edgemerge.agent.control import send_command
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.sources import Reading
 from tests.agent.agents import Running, configured, ran, shared, stream, write_rows
 from tests.services.hub import running as running_hub
 from tests.services.ports import free_port

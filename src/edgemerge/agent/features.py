@@ -21,6 +21,22 @@ from edgemerge.core.errors import SampleError, SettingError
 Array = NDArray[np.float64]
 
 
+class Features(Protocol):
+    """Turns readings into samples."""
+
+    def push(self, values: Array) -> Array | None:
+        """Add a reading (k,); return a sample (n,) when one is complete."""
+        ...
+
+    def state(self) -> Any:
+        """Return what `resume` needs, as plain JSON."""
+        ...
+
+    def resume(self, state: Any) -> None:
+        """Restore a saved state."""
+        ...
+
+
 class Raw:
     """Every reading is a sample."""
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from edgemerge.agent.background import ReadAhead
 from edgemerge.agent.control import ControlSocket, Request
-from edgemerge.agent.interfaces import Reading, Sink
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.quality import DataQuality, ProblemEvent
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.reviewer import DECISION_HANDLERS, Reviewer
+from edgemerge.agent.sinks import Sink
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState, StateSaver
 from edgemerge.agent.sync import AnswerCallback, Synchronizer, iso_time
 from edgemerge.core.errors import EdgemergeError

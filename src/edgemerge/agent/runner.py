@@ -46,6 +46,7 @@ from edgemerge.agent.config import (
 )
 from edgemerge.agent.control import ControlSocket
 from edgemerge.agent.features import (
+    Features,
     Raw,
     SlidingWindow,
     Spectrum,
@@ -63,8 +64,7 @@ from edgemerge.agent.industrial import (
     PolledSource,
     Register,
 )
-from edgemerge.agent.interfaces import Features, Sink, Source, Verdict
-from edgemerge.agent.judge import Judge, OutsideError
+from edgemerge.agent.judge import Judge, OutsideError, Verdict
 from edgemerge.agent.loop import Agent, Loop
 from edgemerge.agent.quality import DataQuality, ProblemEvent
 from edgemerge.agent.reports import DeviceReporter, describe_values
@@ -79,8 +79,8 @@ from edgemerge.agent.rows import (
     TimeFormat,
     time_zone,
 )
-from edgemerge.agent.sinks import DeliverySink, JsonLinesSink, RotatingFileSink
-from edgemerge.agent.sources import FileSource, RateLimitedSource, StdinSource, TailSource
+from edgemerge.agent.sinks import DeliverySink, JsonLinesSink, RotatingFileSink, Sink
+from edgemerge.agent.sources import FileSource, RateLimitedSource, Source, StdinSource, TailSource
 from edgemerge.agent.state import AgentState, AppliedSettings, StateFolder, StateSaver
 from edgemerge.agent.sync import MS_PER_S, Clocks, PeerDecisions, SharingPolicy, Synchronizer
 from edgemerge.core.bank import Bank
