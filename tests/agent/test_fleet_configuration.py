@@ -22,9 +22,10 @@ from edgemerge.agent.config import (
     with_fleet_tables,
 )
 from edgemerge.agent.control import SOCKET_NAME, send_command
+from edgemerge.agent.factory import make_monitor
 from edgemerge.agent.loop import Agent
 from edgemerge.agent.quality import DataQuality
-from edgemerge.agent.runner import Reconfiguration, make_monitor, run
+from edgemerge.agent.runner import Reconfiguration, run
 from edgemerge.agent.state import AgentState, StateFolder, state_tensors
 from edgemerge.agent.sync import Clocks
 from edgemerge.core.errors import SettingError

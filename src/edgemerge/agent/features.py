@@ -37,6 +37,18 @@ class Features(Protocol):
         ...
 
 
+class NamedFeatures(Features, Protocol):
+    """Features that also know the length and the names of their samples."""
+
+    def n_outputs(self, n_readings: int) -> int:
+        """Return the length of a sample from readings of that length."""
+        ...
+
+    def names(self, readings: Sequence[str]) -> tuple[str, ...]:
+        """Name the inputs of a sample."""
+        ...
+
+
 class Raw:
     """Every reading is a sample."""
 

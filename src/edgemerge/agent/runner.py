@@ -1,9 +1,9 @@
-"""Build an agent from its configuration, run it, and take it down again; one device or several.
+"""Start an agent, run it, and take it down again; one device or several.
 
-Parts that need an extra are imported only when the configuration asks for them. Several devices in
-one process have a thread each, one log, and one control socket for all. Each is run as by an agent
-of its own, with its own state folder, exchange and sinks, and so its scores are those of such an
-agent. A device that fails is started again after a while; the others do not notice.
+Several devices in one process have a thread each, one log, and one control socket for all. Each is
+run as by an agent of its own, with its own state folder, exchange and sinks, and so its scores are
+those of such an agent. A device that fails is started again after a while; the others do not
+notice.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from functools import partial
-from importlib import import_module
 from random import Random
 from threading import Event, Thread
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 from edgemerge.agent.background import (
     ReadAhead,
@@ -30,444 +29,57 @@ from edgemerge.agent.background import (
     save_worker,
 )
 from edgemerge.agent.config import (
-    MQTT_PORT,
     REPLACED_FILE,
     Config,
-    ExchangeConfig,
-    FeaturesConfig,
     FleetConfiguration,
     GatewayConfig,
     MonitorConfig,
-    QualityConfig,
-    SinkConfig,
-    SourceConfig,
     current_generation,
     with_fleet_tables,
 )
 from edgemerge.agent.control import ControlSocket
-from edgemerge.agent.features import (
-    Features,
-    Raw,
-    SlidingWindow,
-    Spectrum,
-    Statistics,
-    Transitions,
-    WindowTransform,
-)
-from edgemerge.agent.industrial import (
-    MODBUS_PORT,
-    Link,
-    ModbusLink,
-    NodeValues,
-    OpcUaAccess,
-    OpcUaLink,
-    PolledSource,
-    Register,
+from edgemerge.agent.factory import (
+    ALARM_SPOOL,
+    LAST_TOLD,
+    SPOOL,
+    input_names,
+    make_exchange,
+    make_features,
+    make_learner,
+    make_monitor,
+    make_quality,
+    make_reports,
+    make_sinks,
+    make_source,
+    quality_settings,
+    server_access,
+    tls_options,
 )
 from edgemerge.agent.judge import Judge, OutsideError, Verdict
 from edgemerge.agent.loop import Agent, Loop
-from edgemerge.agent.quality import DataQuality, ProblemEvent
+from edgemerge.agent.quality import ProblemEvent
 from edgemerge.agent.reports import DeviceReporter, describe_values
 from edgemerge.agent.reviewer import MAX_REASON_CHARS, Reviewer
-from edgemerge.agent.rows import (
-    Column,
-    CsvRows,
-    DeviceRows,
-    JsonRows,
-    PayloadRows,
-    RowFormat,
-    TimeFormat,
-    time_zone,
-)
-from edgemerge.agent.sinks import DeliverySink, JsonLinesSink, RotatingFileSink, Sink
-from edgemerge.agent.sources import FileSource, RateLimitedSource, Source, StdinSource, TailSource
+from edgemerge.agent.sinks import Sink
 from edgemerge.agent.state import AgentState, AppliedSettings, StateFolder, StateSaver
 from edgemerge.agent.sync import MS_PER_S, Clocks, PeerDecisions, SharingPolicy, Synchronizer
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import Detector
-from edgemerge.core.errors import (
-    EdgemergeError,
-    MismatchError,
-    SettingError,
-    UnavailableError,
-)
+from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.core.ledger import Merged
-from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Projection
 from edgemerge.core.trust import Trust
 from edgemerge.daemon import Backoff, in_context, log_values, notify
-from edgemerge.delivery import (
-    Channel,
-    EmailChannel,
-    ExecChannel,
-    SyslogChannel,
-    WebhookChannel,
-)
 from edgemerge.exchange.client import ReportClient
 from edgemerge.exchange.configuration import SAMPLE_TABLES
-from edgemerge.exchange.folder import FolderExchange
-from edgemerge.exchange.http import HttpExchange
-from edgemerge.exchange.peer import PeerExchange
 from edgemerge.exchange.protocol import Exchange, is_masked
-from edgemerge.files import read_secret, read_token
 from edgemerge.privacy.gate import min_fresh_samples, min_unsolvable
-from edgemerge.signatures import KEY_FILE, KNOWN_KEYS_FILE
 from edgemerge.wire.codec import encode
-
-
-class NamedFeatures(Features, Protocol):
-    """Features that also know the length and the names of their samples."""
-
-    def n_outputs(self, n_readings: int) -> int:
-        """Return the length of a sample from readings of that length."""
-        ...
-
-    def names(self, readings: Sequence[str]) -> tuple[str, ...]:
-        """Name the inputs of a sample."""
-        ...
-
-
-def make_source(config: Config, projection: Projection | None = None) -> Source:
-    """Make the source; raw readings without `columns` are found by the projection's names."""
-    settings, columns, width = config.source, config.source.columns, None
-    shared = projection or config.projection
-    if shared is not None:
-        width = shared.n_inputs // _features(config.features).n_outputs(1)
-        if config.features.kind == "raw":
-            columns = columns or tuple(shared.names or ())
-    if settings.kind in ("opcua", "modbus"):
-        return _polled_source(settings)
-    form = _row_format(settings, columns, width)
-    if settings.device_column is not None:
-        if not columns:
-            raise SettingError(
-                "source.device_column needs source.columns: name the columns with numbers"
-            )
-        device = settings.device_value or config.device
-        form = DeviceRows(form, settings.device_column, device, delimiter=settings.delimiter)
-    source = _source(settings, form)
-    return source if settings.rate_hz is None else RateLimitedSource(source, settings.rate_hz)
-
-
-def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | None) -> RowFormat:
-    kind = settings.kind
-    if settings.time_zone is not None:
-        time_zone(settings.time_zone)  # or it is unknown, which is refused before anything is read
-    times = TimeFormat(settings.time_format, settings.time_zone)
-    options: dict[str, Any] = {"time": settings.time, "time_format": times, "width": width}
-    if kind == "mqtt":
-        return PayloadRows(columns, **options)
-    if kind == "jsonl" or (kind != "csv" and settings.format == "jsonl"):
-        return JsonRows(columns, **options)
-    header = settings.header
-    if header is None and kind == "csv":  # columns with names need a header
-        named = [c for c in (*columns, settings.time) if isinstance(c, str) and not c.isdecimal()]
-        header = True if named else None
-    names = ("delimiter", "decimal", "skip_lines")
-    options |= {name: getattr(settings, name) for name in names}
-    return CsvRows(columns, header=header, **options)
-
-
-def _polled_source(settings: SourceConfig) -> Source:
-    """Make a source that asks a server for its values."""
-    link: Link
-    if settings.kind == "opcua":
-        names = ("username", "password_file", "security_policy", "certificate_file", "key_file")
-        options = {name: getattr(settings, name) for name in (*names, "server_certificate_file")}
-        place = _required("source", settings, "endpoint")
-        nodes = [NodeValues.parse(each) for each in settings.nodes]
-        link = OpcUaLink(OpcUaAccess(place, **options), nodes, settings.timeout_s)
-    else:
-        address = settings.host, settings.port or MODBUS_PORT
-        place = f"{address[0]}:{address[1]}"
-        link = ModbusLink(
-            address,
-            [Register.parse(each) for each in settings.registers],
-            unit_id=settings.unit_id,
-            word_order=settings.word_order,
-            timeout_s=settings.timeout_s,
-        )
-    return PolledSource(
-        link,
-        place,
-        tuple(map(str, settings.columns)),
-        interval_s=settings.interval_s,
-        timeout_s=settings.timeout_s,
-    )
-
-
-def _source(settings: SourceConfig, form: RowFormat) -> Source:
-    longest = settings.max_line_bytes
-    about: dict[str, Any] = {"longest": longest, "encoding": settings.encoding}
-    if settings.kind == "stdin":
-        return StdinSource(form, **about)
-    if settings.kind == "mqtt":
-        mqtt = import_module("edgemerge.agent.mqtt")
-        topic = _required("source", settings, "topic")
-        options = {"qos": settings.qos, "room": settings.queue, "longest": longest}
-        return cast("Source", mqtt.MqttSource(_broker(settings), topic, form, **options))
-    path = _required("source", settings, "path")
-    if settings.kind == "tail":
-        return TailSource(path, form, at_end=settings.start == "end", **about)
-    return FileSource(path, form, **about)
-
-
-def make_features(config: Config, projection: Projection | None = None) -> NamedFeatures:
-    """Make the features; refuse those whose samples do not fit the projection."""
-    features = _features(config.features)
-    shared = projection or config.projection
-    if shared is not None:
-        each = features.n_outputs(1)
-        k = len(config.source.columns) or max(1, shared.n_inputs // each)
-        if k * each != shared.n_inputs:
-            raise MismatchError(
-                f"{k} columns and {config.features.kind} features give samples of {k * each} "
-                f"values, expected {shared.n_inputs} for {shared}: "
-                "change [source] columns, [features] or [projection]"
-            )
-    return features
-
-
-def _features(settings: FeaturesConfig) -> NamedFeatures:
-    transform: WindowTransform
-    if settings.kind == "raw":
-        return Raw()
-    if settings.kind == "window":
-        transform = Statistics(settings.statistics)
-    elif settings.kind == "transitions":
-        transform = Transitions(states=settings.states, low=settings.low, high=settings.high)
-    else:
-        transform = Spectrum(
-            length=settings.length,
-            rate_hz=_required("features", settings, "rate_hz"),
-            bands=settings.bands,
-            low_hz=settings.low_hz,
-            high_hz=settings.high_hz,
-        )
-    return SlidingWindow(transform, settings.length, settings.step)
-
-
-def input_names(
-    config: Config, projection: Projection, read: Sequence[str] | None = None
-) -> tuple[str, ...]:
-    """Name each input of a sample: as the projection does, or after the columns, or by number.
-
-    `read` are the names that the source has read, such as those in the first line of a CSV file.
-    """
-    if projection.names:
-        return tuple(projection.names)
-    features = _features(config.features)
-    columns = list(read or map(str, config.source.columns))
-    k = len(columns) or projection.n_inputs // features.n_outputs(1)
-    names = features.names(columns or [str(i) for i in range(k)])
-    whole = len(names) == projection.n_inputs
-    return names if whole else tuple(str(i) for i in range(projection.n_inputs))
-
-
-def make_learner(config: Config, projection: Projection) -> Detector | Bank:
-    """Make the detector or bank, which has learnt nothing yet."""
-    settings = config.learner
-    options: dict[str, Any] = {"ridge": settings.ridge, "forgetting": settings.forgetting}
-    if settings.reject_above is not None:
-        never = settings.reject_above == "never"
-        options["reject_above"] = None if never else settings.reject_above
-    if settings.kind == "detector":
-        return Detector(projection, **options)
-    return Bank(projection, max_patterns=settings.max_patterns, **options)
-
-
-def _quality_settings(config: Config) -> QualityConfig:
-    rate_hz = config.quality.rate_hz or config.features.rate_hz
-    return replace(config.quality, rate_hz=rate_hz)
-
-
-def make_quality(config: Config, clocks: Clocks) -> DataQuality:
-    """Make what notices problems with the data."""
-    settings, source = _quality_settings(config), config.source
-    columns = tuple(map(str, source.columns))
-    if not columns and config.features.kind == "raw" and config.projection is not None:
-        columns = tuple(config.projection.names or ())
-    live = source.kind not in ("csv", "jsonl") and source.rate_hz is None
-    return DataQuality(settings, clocks=clocks, live=live, columns=columns)
-
-
-def make_monitor(config: Config, projection: Projection) -> Monitor:
-    """Make the monitor around a new learner."""
-    return Monitor(make_learner(config, projection), **config.monitor.options)
-
-
-def make_sinks(config: Config) -> list[Sink]:
-    """Make the sinks; if one fails, those made before it are closed again."""
-    with ExitStack() as made:
-        sinks = []
-        for number, settings in enumerate(config.sinks):
-            sinks.append(_sink(config, settings, number))
-            made.callback(sinks[-1].close)
-        made.pop_all()
-        return sinks
-
-
-def _sink(config: Config, settings: SinkConfig, number: int) -> Sink:
-    if settings.kind == "mqtt":
-        mqtt = import_module("edgemerge.agent.mqtt")
-        topics = mqtt.Topics(settings.prefix, settings.site, config.device)
-        spool = config.state / ALARM_SPOOL.format(number)
-        options = {"scores_per_s": settings.scores_per_s, "discovered": settings.discovery}
-        return cast("Sink", mqtt.MqttSink(_broker(settings), topics, spool, **options))
-    name = f"sinks.{number}"
-    if settings.kind in CHANNELS:
-        spool = config.state / SPOOL.format(number)
-        try:
-            channel = CHANNELS[settings.kind](settings, name)
-            return DeliverySink(channel, spool, link=settings.link)
-        except (SettingError, OSError) as error:
-            raise SettingError(f"{name}: {error}") from error
-    path = _required(name, settings, "path")
-    try:
-        if settings.kind == "file":
-            return RotatingFileSink(path, largest=settings.max_bytes, keep=settings.keep)
-        return JsonLinesSink(path)
-    except OSError as error:
-        raise SettingError(f"{name}.path {path}: {error.strerror}") from error
-
-
-def _webhook(settings: SinkConfig, name: str) -> Channel:
-    token = None if settings.token_file is None else read_token(settings.token_file)
-    options = {key: getattr(settings, key) for key in ("preset", "template", "headers", "ca_file")}
-    return WebhookChannel(_required(name, settings, "url"), token=token, **options)
-
-
-def _email(settings: SinkConfig, name: str) -> Channel:
-    if not settings.to:
-        raise SettingError(f'{name}.kind = "email" needs {name}.to: set it')
-    file, password = settings.password_file, None
-    if file is not None:
-        password = read_secret(file, "password", strip="\r\n")
-    return EmailChannel(
-        settings.host,
-        settings.port,
-        sender=_required(name, settings, "sender"),
-        recipients=settings.to,
-        security=settings.security,
-        username=settings.username,
-        password=password,
-        ca_file=settings.ca_file,
-    )
-
-
-CHANNELS: dict[str, Callable[[SinkConfig, str], Channel]] = {
-    "webhook": _webhook,
-    "email": _email,
-    "exec": lambda settings, _: ExecChannel(settings.command, timeout_s=settings.timeout_s),
-    "syslog": lambda settings, _: SyslogChannel(
-        settings.host, settings.port, protocol=settings.protocol
-    ),
-}
-
-
-def make_exchange(config: Config, projection: Projection | None) -> Exchange | None:
-    """Make the exchange, or None; without a projection, that of HTTP asks the fleet for it."""
-    settings, required = config.exchange, partial(_required, "exchange", config.exchange)
-    if settings.kind == "none":
-        return None
-    if settings.kind == "http":
-        url, fleet, token = _server_access(settings)
-        options = {"projection": projection, **_tls_options(config)}
-        if settings.privacy == "open":
-            return HttpExchange(url, fleet, token, **options)
-        masked = import_module("edgemerge.exchange.masked_fleet")  # needs an extra
-        whose = {"device": config.device, "path": config.state / "masked"}
-        whose |= {name: getattr(settings, name) for name in ("cohort", "epsilon", "delta")}
-        return cast(
-            "Exchange",
-            masked.MaskedExchange(url, fleet, token, **whose, **options),
-        )
-    if projection is None:
-        raise SettingError(f'exchange.kind = "{settings.kind}" needs [projection]: add it')
-    if settings.kind == "folder":
-        return FolderExchange(required("path"), projection)
-    if settings.kind == "mqtt":
-        names = ("prefix", "username", "password_file", "ca_file")
-        options = {name: getattr(settings, name) for name in names}
-        options |= {"fleet": required("fleet"), "projection": projection, **_key_files(config)}
-        mqtt = import_module("edgemerge.exchange.mqtt")
-        return cast("Exchange", mqtt.MqttExchange(settings.host, settings.port, **options))
-    return PeerExchange(
-        projection,
-        listen=_address(required("listen")),
-        peers=settings.peers,
-        token=read_token(required("token_file")),
-        insecure=settings.insecure,
-        **_key_files(config),
-    )
-
-
-def _key_files(config: Config) -> dict[str, Any]:
-    """Return where the device's own key is, and those of others: with the state."""
-    return {
-        "key_file": config.state / KEY_FILE,
-        "known_keys_file": config.state / KNOWN_KEYS_FILE,
-    }
-
-
-def make_reports(config: Config) -> ReportClient | None:
-    """Make the client for reports, or None: they go to a server, and can be turned off."""
-    if config.exchange.kind != "http" or not config.report.every_s:
-        return None
-    url, fleet, token = _server_access(config.exchange)
-    return ReportClient(url, fleet, config.device, token, **_tls_options(config))
-
-
-def _tls_options(config: Config) -> dict[str, Any]:
-    """Return how the server is recognised; what it announces is remembered with the state."""
-    settings = config.exchange
-    return {
-        "ca_file": settings.ca_file,
-        "insecure": settings.insecure,
-        "pins_file": config.state / PINS_FILE,
-    }
-
-
-def _server_access(settings: ExchangeConfig) -> tuple[str, str, str]:
-    """Return the server's URL, the fleet and the token."""
-    url, fleet, file = (_required("exchange", settings, n) for n in ("url", "fleet", "token_file"))
-    return url, fleet, read_token(file)
-
-
-def _address(text: str) -> tuple[str, int]:
-    """Take "host:port" apart.
-
-    >>> _address("[::1]:8471")
-    ('::1', 8471)
-    """
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise SettingError(f'found exchange.listen = "{text}", expected "host:port"')
-    return host.strip("[]"), int(port)
-
-
-def _broker(settings: SourceConfig | SinkConfig) -> Any:
-    mqtt = import_module("edgemerge.agent.mqtt")
-    names = ("username", "password_file", "ca_file")
-    place = settings.host, settings.port or MQTT_PORT
-    return mqtt.agent_broker(*place, *(getattr(settings, name) for name in names))
-
-
-def _required(table: str, settings: Any, name: str) -> Any:
-    """Return a setting that this kind needs."""
-    found = getattr(settings, name)
-    if found is None:
-        raise SettingError(f'{table}.kind = "{settings.kind}" needs {table}.{name}: set it')
-    return found
-
 
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # for fetching the projection at the start
 FIRST_RESTART_S, MAX_RESTART_S = 10.0, 600.0  # until a device that failed is started again
 START_TIMEOUT_S = 10.0  # for devices to start, until the process counts as ready without them
 POLL_S = 0.2
-PINS_FILE = "server.pins"  # in the state folder
-SPOOL, LAST_TOLD = "messages-{}.jsonl", "messages-{}.last"  # there, too, by the number of a sink
-ALARM_SPOOL = "alarms-{}.jsonl"
 
 logger = logging.getLogger(__name__)
 
@@ -706,9 +318,9 @@ def fetch_configuration(
     """
     if config.exchange.kind != "http" or not config.report.follow:
         return None
-    url, fleet, token = _server_access(config.exchange)
+    url, fleet, token = server_access(config.exchange)
     backoff = Backoff(FIRST_RETRY_S, MAX_RETRY_S)
-    client = ReportClient(url, fleet, config.device, token, **_tls_options(config))
+    client = ReportClient(url, fleet, config.device, token, **tls_options(config))
     with closing(client):
         while not stop.is_set():
             try:
@@ -808,7 +420,7 @@ class Reconfiguration:
         make_features(new, memory.projection)
         memory.monitor.change(**new.monitor.options_with(asdict(memory.settings)))
         if new.quality != self._now.quality and agent.quality is not None:
-            agent.quality.change(_quality_settings(new))
+            agent.quality.change(quality_settings(new))
         if new.sync != self._now.sync and agent.syncing is not None:
             agent.syncing.change(new.sync)
         if new.report != self._now.report and agent.reporting is not None:
