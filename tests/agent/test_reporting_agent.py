@@ -13,7 +13,7 @@ from time import monotonic
 import pytest
 
 from edgemerge import Contribution, Stats
-from edgemerge.agent import runner
+from edgemerge.agent import runner, supervisor
 from edgemerge.agent.control import send_command
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.sources import Reading
@@ -93,7 +93,7 @@ def test_who_shall_not_report_does_not(server, tmp_path, setting):
 
 def test_who_reports_needs_no_sink(server, tmp_path, caplog):
     write_rows(tmp_path / "pump-1.csv", stream(3))
-    assert runner.run(reporting(tmp_path, server.url), stop=Event()) == 0
+    assert supervisor.run(reporting(tmp_path, server.url), stop=Event()) == 0
     assert "[[sinks]]" not in caplog.text
     assert server.reports[-1].leaving
 
