@@ -13,8 +13,8 @@ import numpy as np
 
 from edgemerge import Projection
 from edgemerge.agent.config import Config, read_config
-from edgemerge.agent.runner import run
 from edgemerge.agent.state import merged_digest
+from edgemerge.agent.supervisor import run
 from edgemerge.agent.sync import plan_adoption
 from edgemerge.daemon import stop_on_signals
 from edgemerge.wire.codec import encode

@@ -6,7 +6,7 @@ import subprocess
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from tests.services.missing import SERVICES, left_out
 from tests.services.mosquitto import broker
 from tests.waiting import DEADLINE_S, until

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from edgemerge import Contribution, Monitor, Stats
 from edgemerge.agent.background import ReportOutcome
 from edgemerge.agent.config import ReportConfig
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.reports import DeviceReporter
 from edgemerge.agent.state import AgentState
 from edgemerge.agent.sync import Clocks, SharingPolicy

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import OverBudgetError
-from edgemerge.agent.runner import run
 from edgemerge.agent.state import AgentState, merged_digest, state_from_bytes, state_to_bytes
+from edgemerge.agent.supervisor import run
 from edgemerge.agent.sync import SharingPolicy
 from edgemerge.cli import main
 from edgemerge.core.ledger import Merged, MergedPart

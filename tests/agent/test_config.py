@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgemerge import Projection, save
-from edgemerge.agent import runner
+from edgemerge.agent import factory
 from edgemerge.agent.config import (
     TABLES,
     Config,
@@ -296,5 +296,5 @@ def test_the_example_of_the_page_is_read(tmp_path):
     (tmp_path / "agent.toml").write_text(example[1], encoding="utf-8")
     config = read_config(tmp_path / "agent.toml", environment={})
     assert config.exchange != ExchangeConfig()
-    runner.make_features(config)
-    runner.make_monitor(config, config.projection)
+    factory.make_features(config)
+    factory.make_monitor(config, config.projection)

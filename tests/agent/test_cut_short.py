@@ -8,8 +8,8 @@ import pytest
 
 from edgemerge import Bank, Detector, Monitor
 from edgemerge.agent.features import Raw
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState, own_stats, state_from_bytes, state_to_bytes
 from edgemerge.wire.state import to_bytes
 from tests.agent.agents import shared, stream

@@ -19,8 +19,8 @@ from aiosmtpd.smtp import AuthResult
 
 from edgemerge import delivery
 from edgemerge.agent.config import read_config
+from edgemerge.agent.factory import make_sinks
 from edgemerge.agent.quality import Problem, ProblemEvent
-from edgemerge.agent.runner import make_sinks
 from edgemerge.agent.sinks import DeliverySink
 from edgemerge.core.errors import SettingError
 from edgemerge.daemon import Backoff

@@ -22,10 +22,11 @@ from edgemerge.agent.config import (
     with_fleet_tables,
 )
 from edgemerge.agent.control import SOCKET_NAME, send_command
-from edgemerge.agent.loop import Agent
+from edgemerge.agent.factory import make_monitor
 from edgemerge.agent.quality import DataQuality
-from edgemerge.agent.runner import Reconfiguration, make_monitor, run
+from edgemerge.agent.runner import Agent, Reconfiguration
 from edgemerge.agent.state import AgentState, StateFolder, state_tensors
+from edgemerge.agent.supervisor import run
 from edgemerge.agent.sync import Clocks
 from edgemerge.core.errors import SettingError
 from edgemerge.exchange.client import DesiredState

@@ -12,11 +12,11 @@ from threading import Event, Thread
 
 import pytest
 
-from edgemerge.agent import runner
+from edgemerge.agent import supervisor
 from edgemerge.agent.config import Config, GatewayConfig, read_config, read_configuration
 from edgemerge.agent.control import send_command
-from edgemerge.agent.runner import run, run_device, run_gateway
 from edgemerge.agent.state import STATE_FILE
+from edgemerge.agent.supervisor import run, run_device, run_gateway
 from edgemerge.cli.group import exit_code
 from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.daemon import TextFormatter
@@ -239,7 +239,7 @@ def test_a_device_that_fails_does_not_stop_the_others_and_says_why(tmp_path, cap
 
 @pytest.mark.slow
 def test_a_device_whose_state_cannot_be_used_is_started_again_later(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "FIRST_RESTART_S", 0.01)
+    monkeypatch.setattr(supervisor, "FIRST_RESTART_S", 0.01)
     feed(tmp_path)
     (tmp_path / "state").mkdir()
     blocked = tmp_path / "state/pump-2"
@@ -273,7 +273,7 @@ def test_a_bug_that_one_device_shows_is_logged_and_ends_only_that_device(tmp_pat
             raise ZeroDivisionError("a bug")
         return right(config, **options)
 
-    monkeypatch.setattr(runner, "run_device", sometimes)
+    monkeypatch.setattr(supervisor, "run_device", sometimes)
     config = configured(tmp_path, SHARED + entries(*PUMPS))
     assert run_gateway(config, stop=Event(), exit_code=exit_code) == 1
     for name in ("pump-1", "pump-3"):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from edgemerge.agent.config import REPLACED_FILE, FleetConfiguration, read_config
 from edgemerge.agent.control import SOCKET_NAME, send_command
-from edgemerge.agent.interfaces import Verdict
-from edgemerge.agent.runner import (
+from edgemerge.agent.judge import Verdict
+from edgemerge.agent.supervisor import (
     BEHIND,
     MAX_WITHHELD,
     SILENT_S,

@@ -10,6 +10,7 @@ import pytest
 
 from edgemerge.agent import industrial
 from edgemerge.agent.config import read_config
+from edgemerge.agent.factory import make_source
 from edgemerge.agent.industrial import (
     ModbusLink,
     NodeValues,
@@ -20,7 +21,6 @@ from edgemerge.agent.industrial import (
     UnusableRowError,
     adjacent,
 )
-from edgemerge.agent.runner import make_source
 from edgemerge.cli import doctor
 from edgemerge.core.errors import SettingError, install_command
 from tests.agent.plants import ModbusPlant, OpcUaPlant, event_loop, make_certificate

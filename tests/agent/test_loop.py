@@ -14,9 +14,9 @@ import pytest
 from edgemerge import Detector, Stats
 from edgemerge.agent import runner
 from edgemerge.agent.control import send_command
-from edgemerge.agent.interfaces import Reading
-from edgemerge.agent.runner import run
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import StateFolder
+from edgemerge.agent.supervisor import run
 from edgemerge.core.errors import SettingError, UnavailableError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange

@@ -9,8 +9,9 @@ import pytest
 
 from edgemerge import Monitor, Stats
 from edgemerge.agent.control import send_command
-from edgemerge.agent.runner import NO_USABLE_DATA, run
+from edgemerge.agent.runner import NO_USABLE_DATA
 from edgemerge.agent.state import STATE_FILE, own_stats, state_from_bytes
+from edgemerge.agent.supervisor import run
 from edgemerge.core.errors import SettingError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.folder import FolderExchange

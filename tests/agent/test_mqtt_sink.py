@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from edgemerge.agent.config import Config, SinkConfig, SourceConfig
+from edgemerge.agent.factory import make_sinks, make_source
 from edgemerge.agent.mqtt import MqttSink, Topics, agent_broker
-from edgemerge.agent.runner import make_sinks, make_source
 from edgemerge.agent.sinks import verdict_to_dict
 from edgemerge.core.errors import SettingError
 from edgemerge.core.projection import Projection

@@ -25,7 +25,7 @@ TALK = """
 import os
 import sys
 from pathlib import Path
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.sinks import JsonLinesSink
 from edgemerge.daemon import TextFormatter, log_to_stderr
 log_to_stderr("info", form=TextFormatter)

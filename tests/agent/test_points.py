@@ -5,7 +5,7 @@ from time import thread_time
 import pytest
 
 from edgemerge.agent.background import REPORT_MAX_DELAY_S, REPORT_MIN_GAP_S, ReportSchedule
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.reports import MAX_ALARMS, MAX_POINTS, RECENT_VERDICTS, ReportBuffer
 from edgemerge.exchange.client import MAX_REPORT_INTERVAL_S
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edgemerge.agent.config import QualityConfig
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.quality import NAMES, DataQuality
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.sync import Clocks
 
 RNG = np.random.default_rng(3)

@@ -8,7 +8,7 @@ from edgemerge import Bank, Detector, Stats
 from edgemerge.agent import reports
 from edgemerge.agent.background import LASTING_ERROR_DELAYS_S, ReportOutcome
 from edgemerge.agent.config import ReportConfig
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.reports import (
     FINAL_REPORT_TIMEOUT_S,
     MAX_ALARMS,

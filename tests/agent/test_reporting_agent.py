@@ -13,10 +13,10 @@ from time import monotonic
 import pytest
 
 from edgemerge import Contribution, Stats
-from edgemerge.agent import runner
+from edgemerge.agent import runner, supervisor
 from edgemerge.agent.control import send_command
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.reports import DeviceReporter
+from edgemerge.agent.sources import Reading
 from tests.agent.agents import Running, configured, ran, shared, stream, write_rows
 from tests.services.hub import running as running_hub
 from tests.services.ports import free_port
@@ -93,7 +93,7 @@ def test_who_shall_not_report_does_not(server, tmp_path, setting):
 
 def test_who_reports_needs_no_sink(server, tmp_path, caplog):
     write_rows(tmp_path / "pump-1.csv", stream(3))
-    assert runner.run(reporting(tmp_path, server.url), stop=Event()) == 0
+    assert supervisor.run(reporting(tmp_path, server.url), stop=Event()) == 0
     assert "[[sinks]]" not in caplog.text
     assert server.reports[-1].leaving
 

@@ -9,10 +9,10 @@ from edgemerge import Detector, Monitor
 from edgemerge.agent.background import ReportOutcome, save_worker
 from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.features import Raw
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
 from edgemerge.agent.reports import MAX_EPISODES, describe_monitor
 from edgemerge.agent.reviewer import Reviewer
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import (
     MAX_REFUSED_REVIEWS,
     AgentState,

@@ -8,10 +8,10 @@ import pytest
 from edgemerge import Detector, Monitor
 from edgemerge.agent.background import ReportOutcome
 from edgemerge.agent.config import MonitorConfig, read_config
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.reports import describe_values
 from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.runner import follow_settings
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState, AppliedSettings, state_from_bytes, state_to_bytes
 from edgemerge.core.errors import SettingError
 from edgemerge.exchange.client import DesiredState, ReportAnswer, parse_desired

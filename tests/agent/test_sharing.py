@@ -7,8 +7,8 @@ import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import ExchangeJob, SyncSchedule, run_exchange
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.judge import Judge
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState, start_new_incarnation
 from edgemerge.agent.sync import Clocks, SharingPolicy, Synchronizer
 from edgemerge.core.errors import CapacityError, DeniedError, RejectedError, UnavailableError

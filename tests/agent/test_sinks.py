@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.sinks import (
     JsonLinesSink,
     RotatingFileSink,
@@ -66,7 +66,7 @@ def test_json_lines_are_flushed_one_by_one_and_added_to(tmp_path):
 TALK = """
 import sys
 from pathlib import Path
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.sinks import JsonLinesSink
 sink = JsonLinesSink(Path("-"))
 for index in range(20_000):

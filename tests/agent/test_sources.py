@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgemerge.agent.interfaces import Reading
 from edgemerge.agent.rows import (
     BadRow,
     CsvRows,
@@ -22,7 +21,7 @@ from edgemerge.agent.rows import (
     _parse_number,
     _parse_values,
 )
-from edgemerge.agent.sources import RateLimitedSource, StdinSource
+from edgemerge.agent.sources import RateLimitedSource, Reading, StdinSource
 from edgemerge.core.errors import SettingError
 
 

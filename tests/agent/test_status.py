@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from edgemerge.agent.runner import run
+from edgemerge.agent.supervisor import run
 from tests.agent.agents import INPUTS, Listener, configured, ran, stream, write_rows
 
 

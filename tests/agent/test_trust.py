@@ -10,8 +10,8 @@ from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import SyncSchedule, exchange_worker
 from edgemerge.agent.config import SyncConfig, read_config
 from edgemerge.agent.control import send_command
-from edgemerge.agent.runner import run
 from edgemerge.agent.state import AgentState
+from edgemerge.agent.supervisor import run
 from edgemerge.agent.sync import DECISIONS_FILE, Clocks, PeerDecisions, SharingPolicy, Synchronizer
 from edgemerge.cli import main
 from edgemerge.core.errors import SettingError

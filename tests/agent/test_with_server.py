@@ -8,8 +8,10 @@ import pytest
 from edgemerge import Contribution, Stats
 from edgemerge.agent.config import read_config
 from edgemerge.agent.control import send_command
-from edgemerge.agent.runner import fetch_projection, make_exchange, run_device
+from edgemerge.agent.factory import make_exchange
+from edgemerge.agent.runner import fetch_projection
 from edgemerge.agent.state import PROJECTION_FILE
+from edgemerge.agent.supervisor import run_device
 from edgemerge.core.errors import DeniedError, UnknownError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient

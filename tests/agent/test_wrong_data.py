@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from edgemerge.agent.config import read_config
-from edgemerge.agent.runner import run
+from edgemerge.agent.supervisor import run
 from tests.agent.agents import Listener, Running
 from tests.waiting import DEADLINE_S, until
 

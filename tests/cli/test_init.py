@@ -12,7 +12,7 @@ import pytest
 from edgemerge import load
 from edgemerge.agent.config import read_config
 from edgemerge.agent.proposal import propose
-from edgemerge.agent.runner import run
+from edgemerge.agent.supervisor import run
 from edgemerge.cli.group import ExitCode
 from tests.cli.calls import call, failure, program
 

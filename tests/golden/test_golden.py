@@ -34,7 +34,7 @@ from edgemerge import (
 
 # what has no public name; all that moves with the tree stands here
 from edgemerge.agent.config import read_config
-from edgemerge.agent.runner import run
+from edgemerge.agent.supervisor import run
 from edgemerge.cli import main
 from edgemerge.core.detector import Model
 from edgemerge.core.ledger import Selection

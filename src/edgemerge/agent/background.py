@@ -20,7 +20,7 @@ from time import monotonic, sleep, time
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from edgemerge.agent.faults import FaultJob, FaultOutcome, exchange_faults
-from edgemerge.agent.interfaces import Reading, Source
+from edgemerge.agent.sources import Reading, Source
 from edgemerge.agent.state import StateFolder, merged_digest
 from edgemerge.core.errors import (
     DeniedError,

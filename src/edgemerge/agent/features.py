@@ -21,6 +21,34 @@ from edgemerge.core.errors import SampleError, SettingError
 Array = NDArray[np.float64]
 
 
+class Features(Protocol):
+    """Turns readings into samples."""
+
+    def push(self, values: Array) -> Array | None:
+        """Add a reading (k,); return a sample (n,) when one is complete."""
+        ...
+
+    def state(self) -> Any:
+        """Return what `resume` needs, as plain JSON."""
+        ...
+
+    def resume(self, state: Any) -> None:
+        """Restore a saved state."""
+        ...
+
+
+class NamedFeatures(Features, Protocol):
+    """Features that also know the length and the names of their samples."""
+
+    def n_outputs(self, n_readings: int) -> int:
+        """Return the length of a sample from readings of that length."""
+        ...
+
+    def names(self, readings: Sequence[str]) -> tuple[str, ...]:
+        """Name the inputs of a sample."""
+        ...
+
+
 class Raw:
     """Every reading is a sample."""
 

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from edgemerge.agent.interfaces import Reading
+from edgemerge.agent.sources import Reading
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.limit import NUMBER
 from edgemerge.daemon import Backoff

@@ -1,16 +1,18 @@
-"""Judge readings: give each sample to the monitor, and log what it found."""
+"""Judge readings: give each sample to the monitor, log what it found, and return a verdict."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.agent.interfaces import Features, Reading, Verdict
+from edgemerge.agent.features import Features
 from edgemerge.agent.quality import DataQuality
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState
 from edgemerge.agent.sync import iso_time
 from edgemerge.core.detector import Detector
@@ -22,6 +24,33 @@ RANGE_CHECK_SAMPLES = 100  # after which most samples must have been inside the 
 RECENT_EVENTS = 16  # that the status has
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the agent makes of one sample; `why` names the inputs that carry an alarm.
+
+    `score` is None while too little is known. `alarm` says that an episode is open, `episode` is
+    its number, and `level` the recent score that is held against the limit. `carried` has some
+    more inputs, each with how many times its loss is what is usual for it. In an alarm `fault`
+    is the name of the known fault that it is most like, and `like` says so in words, or that it is
+    like none of them.
+    """
+
+    device: str
+    index: int
+    at: float
+    score: float | None
+    limit: float
+    alarm: bool
+    pattern: str | None = None
+    why: tuple[str, ...] = ()
+    carried: tuple[tuple[str, float], ...] = ()
+    ready: bool = True
+    level: float = 0.0
+    episode: int | None = None
+    fault: str | None = None
+    like: str | None = None
 
 
 class OutsideError(EdgemergeError, ValueError):

@@ -25,10 +25,10 @@ from typing import Any
 from paho.mqtt.client import Client, ConnectFlags, MQTTMessage, MQTTMessageInfo
 from paho.mqtt.enums import MQTTErrorCode
 
-from edgemerge.agent.interfaces import Reading, Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat
 from edgemerge.agent.sinks import to_plain_json, verdict_to_dict
-from edgemerge.agent.sources import RowSource
+from edgemerge.agent.sources import Reading, RowSource
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.delivery import to_json_line
 from edgemerge.exchange.mqtt import Broker

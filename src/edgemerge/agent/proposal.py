@@ -32,6 +32,7 @@ from edgemerge.agent.config import (
     SinkConfig,
     SourceConfig,
 )
+from edgemerge.agent.factory import make_features
 from edgemerge.agent.rows import (
     TIME_UNITS,
     UTF16_WORDS,
@@ -42,7 +43,6 @@ from edgemerge.agent.rows import (
     is_utf16,
     with_decimal_point,
 )
-from edgemerge.agent.runner import make_features
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.monitor import COMMISSIONING_PER_HIDDEN
 from edgemerge.core.patterns import common

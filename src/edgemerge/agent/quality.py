@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.agent.config import QualityConfig
-from edgemerge.agent.interfaces import Reading
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.sync import Clocks, iso_time
 
 NO_DATA, UNREADABLE, STUCK = "no data", "unreadable rows", "stuck sensor"

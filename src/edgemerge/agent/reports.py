@@ -21,7 +21,8 @@ from edgemerge.agent.background import (
     error_kind,
 )
 from edgemerge.agent.config import ReportConfig
-from edgemerge.agent.interfaces import Reading, Verdict
+from edgemerge.agent.judge import Verdict
+from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
 from edgemerge.core.detector import NORMAL, Detector

@@ -17,13 +17,30 @@ from math import isfinite
 from pathlib import Path
 from select import select
 from threading import Condition, Lock, Thread
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, Protocol, TextIO
 
 from edgemerge import files
-from edgemerge.agent.interfaces import Verdict
+from edgemerge.agent.judge import Verdict
 from edgemerge.agent.quality import ProblemEvent
 from edgemerge.daemon import Backoff, in_context
 from edgemerge.delivery import Channel, Message, Outbox, to_json_line
+
+
+class Sink(Protocol):
+    """Where verdicts go. Errors are logged and counted; they never stop detection."""
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Deliver a verdict without waiting for the network."""
+        ...
+
+    def status(self, status: dict[str, Any]) -> None:
+        """Deliver the status of the agent, as plain JSON."""
+        ...
+
+    def close(self) -> None:
+        """Deliver what waits within a second or two, then close."""
+        ...
+
 
 SIGNIFICANT_DIGITS = 6
 

@@ -1,4 +1,4 @@
-"""Sources of readings: a file, a growing file (tail), standard input; optionally rate-limited.
+"""Readings and their sources: a file, a growing file (tail), standard input; a rate limit.
 
 A position is the offset after a row, with what identifies the file.
 """
@@ -11,16 +11,59 @@ import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from threading import Event
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
-from edgemerge.agent.interfaces import Reading, Source
+import numpy as np
+from numpy.typing import NDArray
+
 from edgemerge.agent.rows import MAX_LINE_BYTES, Line, LineSplitter, RowFormat, RowReader
 from edgemerge.core.errors import SettingError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the sensors measured at one time, (k,); `position` is where to resume after it.
+
+    The position is plain JSON, or None where a source cannot go back (standard input, MQTT). The
+    names are those of the values, where the source knows them. `skipped` counts the rows before it
+    that the source could not read. `arrived` is when it was read, if it has no time of its own.
+    """
+
+    values: Array
+    at: float | None = None
+    position: Any = None
+    names: tuple[str, ...] | None = None
+    skipped: int = 0
+    arrived: float | None = None
+
+    @property
+    def time(self) -> float | None:
+        """When it was measured, or else read."""
+        return self.arrived if self.at is None else self.at
+
+
+class Source(Protocol):
+    """Where readings come from.
+
+    A source may have `skipped` (rows that it could not read), `why_skipped` (of the last one) and
+    `waiting` (what it waits for, in words).
+    """
+
+    def read(self, stop: Event, position: Any = None) -> Iterator[Reading]:
+        """Return readings from a position on, until there are no more or `stop` is set.
+
+        A source that waits for more checks `stop` at least five times a second.
+        """
+        ...
+
 
 CHUNK_BYTES = 65536
 HEAD_BYTES = 256  # bytes at its beginning that a file is known by

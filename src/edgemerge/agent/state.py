@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgemerge.agent.config import SaveConfig
-from edgemerge.agent.interfaces import Features
+from edgemerge.agent.features import Features
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError

@@ -83,7 +83,7 @@ def agent(config: Path, overrides: tuple[str, ...], *, check: bool, as_json: boo
         return
     for each in settings.devices:
         _need_extras(each)
-    from edgemerge.agent.runner import run, run_gateway
+    from edgemerge.agent.supervisor import run, run_gateway
 
     log_to_stderr(
         settings.log.level, form=JsonFormatter if settings.log.format == "json" else TextFormatter

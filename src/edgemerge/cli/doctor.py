@@ -368,7 +368,7 @@ def check_polled_source(config: Any) -> Iterator[Finding]:
     """Check that the server of a source answers, and has all values."""
     from threading import Timer
 
-    from edgemerge.agent.runner import make_source
+    from edgemerge.agent.factory import make_source
 
     try:
         needs(config.source.kind, {"opcua": "asyncua", "modbus": "pymodbus"}[config.source.kind])
@@ -453,7 +453,7 @@ def check_table(config: Any) -> Iterator[Finding]:
 
 def check_rows(config: Any) -> Iterator[Finding]:
     """Check whether the first rows of the source's file can be read as the agent does."""
-    from edgemerge.agent.runner import make_quality
+    from edgemerge.agent.factory import make_quality
     from edgemerge.agent.sync import Clocks
 
     if config.source.kind not in ("csv", "jsonl", "tail"):
@@ -525,7 +525,7 @@ def check_range(config: Any) -> Iterator[Finding]:
 
 
 def _file_source(config: Any) -> Any:
-    from edgemerge.agent.runner import make_source
+    from edgemerge.agent.factory import make_source
 
     kind = config.source.format if config.source.kind == "tail" else config.source.kind
     # a file that grows is read up to its end, and as fast as possible
@@ -533,7 +533,7 @@ def _file_source(config: Any) -> Any:
 
 
 def _samples_of(config: Any) -> Iterator[Any]:
-    from edgemerge.agent.runner import make_features
+    from edgemerge.agent.factory import make_features
 
     features = make_features(config)
     for reading in _file_source(config).read(Event()):

@@ -4,7 +4,7 @@ from threading import Event
 
 import pytest
 
-from edgemerge.agent import runner
+from edgemerge.agent import factory
 from edgemerge.agent.sinks import RotatingFileSink
 from edgemerge.agent.sources import FileSource, RateLimitedSource, TailSource
 from edgemerge.core.bank import Bank
@@ -19,14 +19,14 @@ def test_sources_are_built(configured, tmp_path):
     (tmp_path / "in.csv").write_text("b,a,t\n1,2,60\n")
     text = "[projection]\nnames = ['a', 'b']\n[source]\nkind = 'csv'\npath = 'in.csv'\ntime = 't'\n"
     config = configured(text)
-    source = runner.make_source(config)
+    source = factory.make_source(config)
     assert isinstance(source, FileSource)
     (reading,) = source.read(Event())
     assert (reading.values.tolist(), reading.at) == ([2.0, 1.0], 60.0)
-    assert isinstance(runner.make_source(configured(text, "source.kind=tail")), TailSource)
-    assert isinstance(runner.make_source(configured(text, "source.rate_hz=5")), RateLimitedSource)
+    assert isinstance(factory.make_source(configured(text, "source.kind=tail")), TailSource)
+    assert isinstance(factory.make_source(configured(text, "source.rate_hz=5")), RateLimitedSource)
     with pytest.raises(SettingError, match=r'source\.kind = "csv" needs source\.path'):
-        runner.make_source(configured(SHARED, "source.kind=csv"))
+        factory.make_source(configured(SHARED, "source.kind=csv"))
 
 
 @pytest.mark.parametrize(
@@ -42,24 +42,24 @@ def test_features_are_built_and_must_fit_the_projection(configured, settings, co
     n = each * len(columns.split(","))
     settings = [*settings, f"source.columns={columns}"]
     config = configured(f"[projection]\nn_inputs = {n}\n", *settings)
-    features = runner.make_features(config)
+    features = factory.make_features(config)
     assert features.n_outputs(len(columns.split(","))) == n
-    assert runner.input_names(config, config.projection) == features.names(columns.split(","))
+    assert factory.input_names(config, config.projection) == features.names(columns.split(","))
     with pytest.raises(MismatchError, match=f"samples of {n} values, expected {n + 1}"):
-        runner.make_features(configured(f"[projection]\nn_inputs = {n + 1}\n", *settings))
+        factory.make_features(configured(f"[projection]\nn_inputs = {n + 1}\n", *settings))
 
 
 def test_learners_have_the_defaults_of_their_kind(configured):
     shared = configured().projection
-    bank = runner.make_learner(configured(SHARED, "learner.max_patterns=3"), shared)
+    bank = factory.make_learner(configured(SHARED, "learner.max_patterns=3"), shared)
     assert isinstance(bank, Bank)
     assert (bank.max_patterns, bank.reject_above) == (3, Bank(shared).reject_above)
-    detector = runner.make_learner(configured(SHARED, "learner.kind=detector"), shared)
+    detector = factory.make_learner(configured(SHARED, "learner.kind=detector"), shared)
     assert isinstance(detector, Detector)
     assert detector.reject_above is Detector(shared).reject_above is None
-    never = runner.make_learner(configured(SHARED, "learner.reject_above=never"), shared)
+    never = factory.make_learner(configured(SHARED, "learner.reject_above=never"), shared)
     assert never.reject_above is None
-    some = runner.make_learner(configured(SHARED, "learner.reject_above=5"), shared)
+    some = factory.make_learner(configured(SHARED, "learner.reject_above=5"), shared)
     assert some.reject_above == 5.0
 
 
@@ -67,7 +67,7 @@ def test_monitors_are_built(configured):
     shared = configured().projection
 
     def made(*settings):
-        return runner.make_monitor(configured(SHARED, *settings), shared)
+        return factory.make_monitor(configured(SHARED, *settings), shared)
 
     assert made().options == Monitor(Detector(shared)).options
     assert (made().limit.value, made().phase) == (4.0, "commissioning")
@@ -80,47 +80,47 @@ def test_monitors_are_built(configured):
 
 def test_sinks_are_built(configured, tmp_path):
     config = configured(SHARED, "sinks.0.kind=file", "sinks.0.path=out/verdicts.jsonl")
-    (sink,) = runner.make_sinks(config)
+    (sink,) = factory.make_sinks(config)
     assert isinstance(sink, RotatingFileSink)
     sink.close()
     assert (tmp_path / "out" / "verdicts.jsonl").exists()
     with pytest.raises(SettingError, match=r"needs sinks\.0\.path"):
-        runner.make_sinks(configured(SHARED, "sinks.0.kind=jsonl"))
+        factory.make_sinks(configured(SHARED, "sinks.0.kind=jsonl"))
 
 
 def test_exchanges_are_built_with_secrets_from_files(configured, tmp_path):
     shared = configured().projection
-    assert runner.make_exchange(configured(), shared) is None
+    assert factory.make_exchange(configured(), shared) is None
     folder = configured(SHARED, "exchange.kind=folder", "exchange.path=stick")
-    assert runner.make_exchange(folder, shared).path == tmp_path / "stick"
+    assert factory.make_exchange(folder, shared).path == tmp_path / "stick"
     flags = ["exchange.kind=http", "exchange.url=http://127.0.0.1:1", "exchange.fleet=pumps"]
     with pytest.raises(SettingError, match=r"needs exchange\.token_file"):
-        runner.make_exchange(configured("", *flags), None)
+        factory.make_exchange(configured("", *flags), None)
     flags.append("exchange.token_file=token")
     with pytest.raises(SettingError, match=r"the token in .*No such file"):
-        runner.make_exchange(configured("", *flags), None)
+        factory.make_exchange(configured("", *flags), None)
     (tmp_path / "token").write_text("\n")
     with pytest.raises(SettingError, match="expected one"):
-        runner.make_exchange(configured("", *flags), None)
+        factory.make_exchange(configured("", *flags), None)
     (tmp_path / "token").write_text("abc\n")
-    assert runner.make_exchange(configured("", *flags), None).fleet == "pumps"
+    assert factory.make_exchange(configured("", *flags), None).fleet == "pumps"
 
 
 def test_exchanges_with_a_broker_and_with_peers_are_built(configured, tmp_path):
     shared = configured().projection
     (tmp_path / "token").write_text("abcdefghijklmnopqrstuvwxyz012345\n")
     flags = ["exchange.kind=peer", "exchange.token_file=token", "exchange.listen=127.0.0.1:0"]
-    peer = runner.make_exchange(configured(SHARED, *flags), shared)
+    peer = factory.make_exchange(configured(SHARED, *flags), shared)
     assert peer.url.startswith("http://127.0.0.1:")
     peer.close()
     with pytest.raises(SettingError, match=r"needs exchange\.listen"):
-        runner.make_exchange(configured(SHARED, *flags[:2]), shared)
+        factory.make_exchange(configured(SHARED, *flags[:2]), shared)
     flags = ["exchange.kind=mqtt", "exchange.fleet=pumps", "exchange.prefix=plant"]
-    assert isinstance(runner.make_exchange(configured(SHARED, *flags), shared), MqttExchange)
+    assert isinstance(factory.make_exchange(configured(SHARED, *flags), shared), MqttExchange)
 
 
 def test_an_address_to_listen_at_is_host_and_port(configured, tmp_path):
     (tmp_path / "token").write_text("abc\n")
     flags = ["exchange.kind=peer", "exchange.token_file=token", "exchange.listen=nowhere"]
     with pytest.raises(EdgemergeError, match='expected "host:port"'):
-        runner.make_exchange(configured(SHARED, *flags), configured().projection)
+        factory.make_exchange(configured(SHARED, *flags), configured().projection)
