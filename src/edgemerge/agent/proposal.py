@@ -34,12 +34,10 @@ from edgemerge.agent.config import (
 )
 from edgemerge.agent.rows import (
     TIME_UNITS,
-    UTF16_WORDS,
     BadRow,
     TimeFormat,
     column_names,
     is_unit_line,
-    is_utf16,
     time_columns,
     with_decimal_point,
 )
@@ -48,6 +46,7 @@ from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.monitor import COMMISSIONING_PER_HIDDEN
 from edgemerge.core.patterns import common
 from edgemerge.core.projection import Projection
+from edgemerge.files import UTF16_WORDS, is_utf16
 
 Array = NDArray[np.float64]
 ColumnKind = Literal["number", "time", "text", "empty"]

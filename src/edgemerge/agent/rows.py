@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.errors import SettingError
+from edgemerge.files import UTF16_WORDS, is_utf16
 
 Array = NDArray[np.float64]
 Column = int | str
@@ -602,21 +603,6 @@ class Line(NamedTuple):
 
     text: bytes | None
     end: int
-
-
-UTF16_WORDS = "found UTF-16, expected UTF-8: convert it, as with `iconv -f UTF-16 -t UTF-8`"
-
-
-def is_utf16(data: bytes) -> bool:
-    """Return whether bytes look like UTF-16: its mark comes first, or zeros between letters.
-
-    >>> is_utf16("a,b".encode("utf-16")), is_utf16("a,b".encode("utf-16-le")), is_utf16(bytes(99))
-    (True, True, False)
-    """
-    head = data[:1000]
-    return head[:2] in (b"\xff\xfe", b"\xfe\xff") or (
-        len(head) // 4 < head.count(0) < len(head) * 3 // 4
-    )
 
 
 class LineSplitter:
