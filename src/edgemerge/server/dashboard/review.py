@@ -22,6 +22,8 @@ SHOWN_INPUTS = 3
 HOUR_S = 3600.0
 LIMIT_KINDS = {
     "fixed": "fixed",
+    "default": "the default",
+    "commissioned": "set by commissioning",
     "promised": "promised, from the device's own scores",
     "provisional": "provisional, until the promised limit is known",
     "bounded": "as high as it may rise; there are more episodes than promised, review them",
