@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgemerge.core.errors import SettingError
+from edgemerge.delivery import unusual
 from edgemerge.server.dashboard.formatting import amount, count, duration, score, share, times
 from edgemerge.server.dashboard.sign_in import Form
 from edgemerge.server.http import refuse_invalid
@@ -151,7 +152,8 @@ class ReviewView:
     @staticmethod
     def inputs(each: ReportedOddPattern | ReportedEpisode) -> list[tuple[str, str]]:
         """Return the inputs that carry a pattern or an episode most, each with its factor."""
-        return [(name or "?", times(factor)) for name, factor in each.inputs[:SHOWN_INPUTS]]
+        found = unusual(each.inputs)[:SHOWN_INPUTS]
+        return [(name or "?", times(factor)) for name, factor in found]
 
     @staticmethod
     def describe(review: Review) -> str:
