@@ -15,7 +15,7 @@ import socket
 import ssl
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -58,6 +58,7 @@ EVENTS = {  # what is said of a device, and how
 ALARMS = ("alarm", "recognized")
 GOOD_NEWS = ("all clear", "problem over", "online", "test")
 USUAL_FACTOR = 1.0  # an input with no more than its usual error carries no alarm
+NONE_UNUSUAL = "no single input is unusual"
 PERMANENT_CODES = (400, 404, 405, 410, 413, 415, 422)  # asking again would not help
 SYSLOG_FACILITY, SYSLOG_WARNING, SYSLOG_NOTICE = 1, 4, 5  # user-level messages
 
@@ -142,15 +143,16 @@ class Message:
             first = self.like.partition(";")[0]
             yield f"{first[:1].upper()}{first[1:]}."
         if self.event in ALARMS and (self.reasons or self.inputs):
-            yield f"Most unusual: {', '.join(self._explained())}."
+            found = ", ".join(self._explained())
+            yield f"Most unusual: {found}." if found else f"{NONE_UNUSUAL.capitalize()}."
         if self.words:
             yield f"{self.words[:1].upper()}{self.words[1:].rstrip('.')}."
 
     def _explained(self) -> Iterator[str]:
         factors = dict(self.reasons)
-        for i, name in enumerate(self.inputs or factors):
+        for name in self.inputs or factors:
             factor = factors.get(name)
-            if i and factor is not None and factor <= USUAL_FACTOR:
+            if factor is not None and factor <= USUAL_FACTOR:
                 continue
             yield name if factor is None else f"{name} ({factor:.3g} times its usual error)"
 
@@ -160,6 +162,15 @@ class Message:
             return datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         except (OverflowError, ValueError, OSError):
             return f"{self.at:.0f}"
+
+
+def unusual(inputs: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return the inputs that carry an alarm: those with more than their usual error.
+
+    >>> unusual([("current", 12.3), ("flow", 0.9)])
+    [('current', 12.3)]
+    """
+    return [(name, factor) for name, factor in inputs if factor > USUAL_FACTOR]
 
 
 def summarize(

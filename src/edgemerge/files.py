@@ -1,4 +1,4 @@
-"""Files: save and load, atomic writes, locks, secrets and a queue on disk."""
+"""Files: save and load, atomic writes, locks, secrets, a queue on disk, and UTF-16."""
 
 from __future__ import annotations
 
@@ -294,3 +294,21 @@ def _read_messages(path: Path) -> list[str]:
         if isinstance(message, str):
             messages.append(message)
     return messages
+
+
+UTF16_WORDS = (
+    "found UTF-16, expected UTF-8: export it as CSV UTF-8, or convert it, as with "
+    "`iconv -f UTF-16 -t UTF-8 old.csv > new.csv`"
+)
+
+
+def is_utf16(data: bytes) -> bool:
+    """Return whether bytes look like UTF-16: its mark comes first, or zeros between letters.
+
+    >>> is_utf16("a,b".encode("utf-16")), is_utf16("a,b".encode("utf-16-le")), is_utf16(bytes(99))
+    (True, True, False)
+    """
+    head = data[:1000]
+    return head[:2] in (b"\xff\xfe", b"\xfe\xff") or (
+        len(head) // 4 < head.count(0) < len(head) * 3 // 4
+    )

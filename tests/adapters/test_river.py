@@ -1,6 +1,7 @@
 """The detector for River: our laws, on samples with other features each time."""
 
 import itertools
+import math
 import pickle
 import random
 
@@ -209,3 +210,12 @@ def test_explanations_name_the_feature_that_moved_first():
     assert found["noise"] > 50.0
     assert found["heat"] < 5.0
     assert next(iter(detector.explain_one({"heat": 0.3, "noise": 0.15}))) == 7  # absent counts as 0
+
+
+def test_a_value_that_is_no_finite_number_is_named_by_its_feature():
+    detector = OSELMDetector(n_hidden=4)
+    with pytest.raises(SampleError, match="found nan at input 'flow', expected a finite number"):
+        detector.learn_one({"heat": 1.0, "flow": math.nan})
+    detector.learn_one({"heat": 1.0, "flow": 2.0})
+    with pytest.raises(SampleError, match="found inf at input 'heat', expected a finite number"):
+        detector.learn_one({"heat": math.inf, "flow": 2.0})

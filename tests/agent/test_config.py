@@ -57,6 +57,7 @@ def test_values_of_flags_are_read_as_the_key_needs_them(configured):
     config = configured(
         SHARED,
         "source.columns=x, 2, y",
+        'source.time=["Date", "Time, s"]',
         'sync.devices=["a,b", "c"]',
         "monitor.votes=2,3",
         "exchange.username=123",
@@ -66,6 +67,8 @@ def test_values_of_flags_are_read_as_the_key_needs_them(configured):
         "sinks.1.scores_per_s=5",
     )
     assert config.source.columns == ("x", 2, "y")
+    assert config.source.time == ("Date", "Time, s")
+    assert configured(SHARED, "source.time=Time, s").source.time == "Time, s"
     assert config.sync.devices == ("a,b", "c")
     assert config.monitor.votes == (2, 3)
     assert config.exchange.username == "123"
@@ -89,6 +92,7 @@ def test_values_of_flags_are_read_as_the_key_needs_them(configured):
         ("save.every=1.5", "expected a whole number"),
         ("source.kind=pipe", 'expected "stdin" or "csv" or "jsonl" or "tail" or "mqtt"'),
         ("source.delimiter=::", "expected one character"),
+        ('source.time=["a", "b", "c"]', r'expected a column, or two: \["date", "time of day"\]'),
         ("source.port=70000", "expected 1 to 65535"),
         ("sinks.0.site=a/b", "expected letters, digits"),
         ("sinks.0.prefix=a/#", "expected a topic without"),

@@ -99,7 +99,7 @@ def test_a_message_leaves_out_inputs_with_no_more_than_their_usual_error():
     some = replace(ALARM, reasons=(("current", 94.3), ("flow", 0.218)))
     assert some.text.endswith("Most unusual: current (94.3 times its usual error).")
     weak = replace(ALARM, reasons=(("current", 0.9), ("flow", 0.8)))
-    assert weak.text.endswith("Most unusual: current (0.9 times its usual error).")
+    assert weak.text.endswith("Score 12.5, limit 4. No single input is unusual.")
 
 
 def test_only_good_news_are_marked_as_such():

@@ -88,8 +88,7 @@ def test_a_fault_that_lasts_stays_an_alarm_and_is_not_learnt(tmp_path, caplog, k
     late = during[-1]
     assert (late.pattern, late.episode) == ("odd-1", 1)
     assert late.level > late.limit == 30.0
-    assert set(late.why) <= set("abcdef")
-    assert len(late.why) == 3
+    assert list(late.why) == [name for name, share in late.carried if share > 1.0][:3] != []
     status = told.statuses[-1]["monitor"]
     assert status["patterns"][0]["status"] == "unreviewed"
     assert status["episodes"][0]["samples"] >= 118

@@ -93,6 +93,41 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         table(times=lambda i: str(1_794_000_000_000 + 20 * i), name="ts"),
         {"time": "ts", "time_format": "ms"},
     ),
+    "date and time in two columns": (
+        table(times=clock("%Y-%m-%d,%H:%M:%S", 12_000.0), name="Date,Time"),
+        {"time": ("Date", "Time")},
+    ),
+    "date and time in two columns without names": (
+        table(times=clock("%Y-%m-%d,%H:%M:%S"), names=()),
+        {"header": False, "time": ("1", "2")},
+    ),
+    "time of day before a German date": (
+        table(";", comma, times=clock("%H:%M:%S;%d.%m.%Y", 12_000.0), name="Zeit;Datum"),
+        {
+            "delimiter": ";",
+            "decimal": ",",
+            "time": ("Datum", "Zeit"),
+            "time_format": "%d.%m.%Y %H:%M:%S",
+        },
+    ),
+    "German date before a time of day": (
+        table(";", comma, times=clock("%d.%m.%Y;%H:%M", 12_000.0), name="Datum;Zeit"),
+        {
+            "delimiter": ";",
+            "decimal": ",",
+            "time": ("Datum", "Zeit"),
+            "time_format": "%d.%m.%Y %H:%M",
+        },
+    ),
+    "date and time of day with points": (
+        table(";", comma, times=clock("%d/%m/%Y;%H.%M.%S", 12_000.0), name="Date;Time"),
+        {
+            "delimiter": ";",
+            "decimal": ",",
+            "time": ("Date", "Time"),
+            "time_format": "%d/%m/%Y %H.%M.%S",
+        },
+    ),
     "units below the header": (
         table(";", comma, times=clock("%d.%m.%Y %H:%M:%S"), name="Zeit").replace(
             "Zeit;a;b;c\n", "Anlage;Nord;;\nZeit;a;b;c\ndd.mm.yyyy;[bar];m³/h;A\n"
@@ -165,6 +200,17 @@ def test_the_rate_is_found_from_times_without_a_date(name, times, rate_hz):
     report = found(table(times=times, name=name))
     assert report.rate_hz == pytest.approx(rate_hz, rel=1e-3)
     assert (report.time, report.time_format, report.backward) == (None, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("times", "name"),
+    [
+        ("%Y-%m-%dT%H:%M:%S,%d.%m.%Y,%H:%M:%S", "stamp,day,clock"),
+        ("%H:%M:%S,%Y-%m-%dT%H:%M:%S", "clock,stamp"),
+    ],
+)
+def test_a_column_with_date_and_time_is_taken_alone(times, name):
+    assert found(table(times=clock(times), name=name)).time == "stamp"
 
 
 def test_one_reading_to_a_row_with_its_name_is_refused_unless_it_is_asked_for():

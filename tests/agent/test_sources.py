@@ -98,6 +98,21 @@ def test_times_are_unix_seconds_or_iso(told):
     assert JsonRows(["x"], time="t").row(json.dumps({"x": 1, "t": told.strip('"')})).at == 90.0
 
 
+def test_a_time_may_be_in_two_columns():
+    form = CsvRows(time=["Date", "Time"], delimiter=";", decimal=",")
+    form.row("Time;x;Date")
+    row = form.row("00:01:30;1,5;1970-01-01")
+    assert (row.at, row.values.tolist(), row.names) == (90.0, [1.5], ("x",))
+    assert CsvRows(time=["1", "2"]).row("1970-01-01,00:01:30,5").at == 90.0
+    text = '{"Date": "1970-01-01", "Time": "00:01:30", "x": 1}'
+    row = JsonRows(time=["Date", "Time"]).row(text)
+    assert (row.at, row.values.tolist()) == (90.0, [1.0])
+    row = JsonRows(time=["1", "2"]).row('["1970-01-01", "00:01:30", 5]')
+    assert (row.at, row.values.tolist()) == (90.0, [5.0])
+    with pytest.raises(SettingError, match=r'found no column "Tme" \(source.time\)'):
+        CsvRows(time=["Date", "Tme"]).row("Date,Time,x")
+
+
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="Windows has its own way")
 def test_a_time_without_a_zone_is_utc_wherever_the_device_is(monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")

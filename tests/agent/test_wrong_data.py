@@ -188,7 +188,7 @@ CASES = [
     ),
     Case(
         "UTF-16", table().encode("utf-16"), code=2, read=0,
-        words="found UTF-16, expected UTF-8: convert it, as with `iconv -f UTF-16 -t UTF-8`",
+        words="found UTF-16, expected UTF-8: export it as CSV UTF-8, or convert it, as with `iconv",
     ),
     Case(
         "UTF-16 without a mark", table().encode("utf-16-le"), code=2, read=0,

@@ -79,6 +79,11 @@ def test_lines_of_csv_that_are_no_samples_are_bad_rows(tmp_path, line):
         ("a.npy", b"1,2", r"a\.npy: found no array in it"),
         ("a.npy", b"", r"a\.npy: found no array in it"),
         ("a.csv", b"1;2;3;4\n", r"a\.csv, bytes .*: found '1;2;3;4', expected commas"),
+        (
+            "a.csv",
+            "1,2,3,4\r\n".encode("utf-16"),
+            r"a\.csv, bytes .*: found UTF-16, expected UTF-8",
+        ),
         ("a.csv", b"1,2,3,4\r5,6,7,8\r", r"a\.csv, bytes .*: found lines that end with .r alone"),
         ("a.parquet", b"PAR1 or not", r"a\.parquet: found no Parquet that can be read"),
         ("a.csv", b"a,b,c,d\n" + b"1" * 2**21, r"a\.csv, bytes .*: found no CSV in it"),

@@ -57,6 +57,32 @@ def test_from_a_file_to_a_first_alarm_without_an_edit(tmp_path, monkeypatch):
     assert results[-1]["why"][0] == "Strom"
 
 
+def test_date_and_time_in_two_columns_are_the_time_of_a_row(tmp_path, monkeypatch):
+    path = pump(tmp_path / "pump.csv", rows=1500)
+    lines = [line.split(";", 1)[1] for line in path.read_text().splitlines()]
+    clocks = [
+        f"03.01.2026;{8 + i // 3600:02d}:{i // 60 % 60:02d}:{i % 60:02d}" for i in range(1500)
+    ]
+    path.write_text("\n".join(map(";".join, zip(["Datum;Uhrzeit", *clocks], lines, strict=True))))
+    found = inits(tmp_path, monkeypatch, path)
+    assert (found["time"], found["rate_hz"]) == (["Datum", "Uhrzeit"], 1.0)
+    assert not any("Datum" in words or "no column has date" in words for words in found["remarks"])
+    config = read_config(tmp_path / "pump.toml", environment={})
+    assert run(config, stop=Event()) == 0
+    results = [json.loads(line) for line in (tmp_path / "pump.jsonl").read_text().splitlines()]
+    assert [results[i]["at"] for i in (0, 1499)] == [1_767_427_200, 1_767_428_699]
+    said = call("doctor", "pump.toml").output
+    assert "date and time are in Datum and Uhrzeit" in said
+    text = (
+        (tmp_path / "pump.toml")
+        .read_text()
+        .replace('time = ["Datum", "Uhrzeit"]', 'time = "Datum"')
+    )
+    (tmp_path / "pump.toml").write_text(text)
+    said = call("doctor", "pump.toml").output
+    assert 'set source.time = ["Datum", "Uhrzeit"]' in said
+
+
 def test_what_is_printed_is_a_table_a_plot_and_the_next_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = call("init", pump(tmp_path / "pump.csv", rows=300))

@@ -493,6 +493,21 @@ def feed(limit, steps):
             limit.close(doubtful=doubtful)
 
 
+def test_the_kind_says_where_a_limit_came_from():
+    limit = Limit()
+    assert (limit.value, limit.kind) == (4.0, "default")
+    limit.start(np.full(100, 2.0))  # nothing asks for more
+    assert (limit.value, limit.kind) == (4.0, "default")
+    limit.start(np.full(100, 5.0))
+    assert (limit.value, limit.kind) == (5.0, "commissioned")
+    again = Limit()
+    again.resume(limit.state())
+    assert (again.value, again.kind) == (5.0, "commissioned")
+    given = Limit(4.0)
+    given.start(np.full(100, 5.0))
+    assert (given.value, given.kind) == (4.0, "fixed")
+
+
 def test_another_setting_goes_on_from_the_same_counts():
     state = fed(Limit(false_alarms=0.01), np.full(1000, 2.0)).state()
     fixed, other = Limit(5.0), Limit(false_alarms=0.02)

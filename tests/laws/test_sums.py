@@ -1,5 +1,7 @@
 """Laws of Stats: sums add, subtract and compare exactly, in any order and grouping."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -122,7 +124,9 @@ def test_a_sample_that_is_not_finite_is_refused_with_its_place(projection, bad, 
     X = data.draw(samples(projection, min_rows=1))
     row, column = len(X) // 2, projection.n_inputs - 1
     X[row, column] = bad
-    with pytest.raises(SampleError, match=rf"at input {column} of row {row}.*drop or repair"):
+    name = column if projection.names is None else repr(projection.names[column])
+    place = re.escape(f"at input {name} of row {row}")
+    with pytest.raises(SampleError, match=rf"{place}.*drop or repair"):
         Stats.of(projection, X)
 
 

@@ -105,6 +105,15 @@ def test_the_inputs_that_carry_an_alarm_are_named_strongest_first(world, operato
     assert "Last alarm, 1970-01-01T00:16:39Z: score 5" in parts(operator)["reasons"]
 
 
+def test_inputs_with_no_more_than_their_usual_error_are_not_called_unusual(world, operator):
+    take(world, alarms=[alarm_of(999.0, why=[("flow", 0.9), ("heat", 7.0)])])
+    found = parts(operator)
+    assert found["reasons"].endswith("heat ×7 of usual")
+    assert "flow" not in found["alarms"]
+    take(world, alarms=[alarm_of(1000.0, why=[("flow", 0.9)])])
+    assert parts(operator)["reasons"].endswith("No single input is unusual.")
+
+
 def test_an_alarm_without_reasons_says_so(world, operator):
     take(world, alarms=[alarm_of(999.0)])
     assert "did not report which inputs" in parts(operator)["reasons"]
@@ -336,5 +345,5 @@ def test_huge_and_tiny_numbers_are_shown(world, operator):
     assert "▲" not in found["head"]
     assert "1e300" in found["head"]
     assert "×1e300 of usual" in found["reasons"]
-    assert "×0 of usual" in found["reasons"]
+    assert "×0 of usual" not in found["reasons"]
     assert operator.get(f"/ui/fleets/{FLEET}").status_code == 200

@@ -66,6 +66,20 @@ def test_open_ones_come_first_then_those_to_acknowledge_then_the_others(world, o
     assert "1 open, 1 to acknowledge; 1 device , 1 online" in words(text)
 
 
+def test_a_card_lists_only_inputs_that_are_unusual(world, operator):
+    tell(
+        world,
+        episode(1, 950.0, inputs=[["bearing_rms", 12.5], ["speed", 0.7]]),
+        episode(2, 960.0, inputs=[["speed", 0.7]]),
+        episode(3, 970.0, inputs=[]),
+    )
+    text = " ".join(map(words, cards(operator.get(PAGE).text)["open"].values()))
+    assert "speed" not in text
+    assert text.count("Most unusual bearing_rms : 12.5 times the usual") == 1
+    assert text.count("Most unusual no single input is unusual") == 1
+    assert text.count("Most unusual not reported") == 1
+
+
 def test_a_card_explains_its_episode_in_plain_words(world, operator):
     tell(world, episode(2, 950.0, peak=33.14, **NAMED))
     (card,) = cards(operator.get(PAGE).text)["open"].values()

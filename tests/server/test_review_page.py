@@ -91,6 +91,11 @@ def test_everything_is_shown(world, operator):
         ({"ready": False}, "watching not ready: no alarms yet"),
         ({"limit": {"value": 3.25, "kind": "promised", "missing": 0}}, "3.25, promised, from"),
         ({"limit": {"value": 4.0, "kind": "fixed", "missing": 0}}, "Limit 4, fixed "),
+        ({"limit": {"value": 4.0, "kind": "default", "missing": 0}}, "Limit 4, the default "),
+        (
+            {"limit": {"value": 5.1, "kind": "commissioned", "missing": 0}},
+            "Limit 5.1, set by commissioning ",
+        ),
         (
             {"limit": {"value": 9.0, "kind": "bounded", "missing": 0}},
             "Limit 9, as high as it may rise; there are more episodes than promised, review them",

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from urllib.parse import urlsplit
 
 from edgemerge.agent.industrial import value_names
-from edgemerge.agent.rows import MAX_LINE_BYTES
+from edgemerge.agent.rows import MAX_LINE_BYTES, time_columns
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.monitor import Monitor
@@ -170,7 +170,10 @@ def _convert(kind: Any, value: Any, folder: Path) -> Any:
 
 def _convert_any(hint: Any, value: Any, folder: Path) -> Any:
     """Return the value as the first type of a union that takes it, or raise TypeError."""
-    for kind in union_members(hint):
+    kinds = union_members(hint)
+    if isinstance(value, TextValue) and value.startswith("["):  # which is also a `str`
+        kinds = [kind for kind in kinds if get_origin(kind) is tuple] or kinds
+    for kind in kinds:
         with suppress(TypeError, ValueError):
             return _convert(kind, value, folder)
     raise TypeError
@@ -327,7 +330,11 @@ class SourceConfig:
     path: Path | None = None
     columns: tuple[int | str, ...] = ()
     units: tuple[str, ...] = ()  # of the columns, in their order
-    time: int | str | None = None
+    time: int | str | tuple[int | str, ...] | None = setting(
+        None,
+        'a column, or two: ["date", "time of day"]',
+        lambda value: not isinstance(value, tuple) or len(value) == 2,
+    )
     device_column: int | str | None = None
     device_value: str | None = None
     header: bool | None = None
@@ -1021,8 +1028,7 @@ def _check_units(source: SourceConfig, file: Path) -> None:
 
 def _warn_of_bare_columns(source: SourceConfig) -> None:
     """Log how to write column numbers so that they count from 1, as on the command line."""
-    time = [] if source.time is None else [source.time]
-    for name, columns in (("columns", source.columns), ("time", time)):
+    for name, columns in (("columns", source.columns), ("time", time_columns(source.time))):
         numbers = [each for each in columns if isinstance(each, int) and each >= 0]
         if numbers:
             texts = ", ".join(f'"{each + 1}"' for each in numbers)

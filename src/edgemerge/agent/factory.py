@@ -49,6 +49,7 @@ from edgemerge.agent.rows import (
     PayloadRows,
     RowFormat,
     TimeFormat,
+    time_columns,
     time_zone,
 )
 from edgemerge.agent.sinks import DeliverySink, JsonLinesSink, RotatingFileSink, Sink
@@ -113,7 +114,8 @@ def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | 
         return JsonRows(columns, **options)
     header = settings.header
     if header is None and kind == "csv":  # columns with names need a header
-        named = [c for c in (*columns, settings.time) if isinstance(c, str) and not c.isdecimal()]
+        chosen = (*columns, *time_columns(settings.time))
+        named = [c for c in chosen if isinstance(c, str) and not c.isdecimal()]
         header = True if named else None
     names = ("delimiter", "decimal", "skip_lines")
     options |= {name: getattr(settings, name) for name in names}

@@ -18,6 +18,7 @@ from edgemerge.agent.sync import iso_time
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SampleError
 from edgemerge.core.monitor import FAR_OUTSIDE, MonitorEvent, Result
+from edgemerge.delivery import unusual
 
 NAMED_INPUTS = 3  # inputs that an alarm names
 RANGE_CHECK_SAMPLES = 100  # after which most samples must have been inside the range
@@ -179,7 +180,7 @@ class Judge:
             limit=result.limit,
             alarm=result.alarm,
             pattern=None if self._has_one_pattern and not result.alarm else result.pattern,
-            why=tuple(name for name, _factor in carried[:NAMED_INPUTS]),
+            why=tuple(name for name, _factor in unusual(carried)[:NAMED_INPUTS]),
             carried=carried,
             ready=result.ready,
             level=result.level,
@@ -255,7 +256,8 @@ class Judge:
     def _episode_values(self, number: int) -> dict[str, Any]:
         for episode in self._memory.monitor.episodes:
             if episode.number == number:
-                inputs = [name for name, _ in self._named(episode.inputs)[:NAMED_INPUTS]]
+                carried = unusual(self._named(episode.inputs))
+                inputs = [name for name, _ in carried[:NAMED_INPUTS]]
                 ended = {"samples": episode.samples, "peak": float(f"{episode.peak:.4g}")}
                 found = {"inputs": inputs, "pattern": episode.pattern}
                 like = self._memory.monitor.fault_words(episode)

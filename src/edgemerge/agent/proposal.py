@@ -35,18 +35,18 @@ from edgemerge.agent.config import (
 from edgemerge.agent.factory import make_features
 from edgemerge.agent.rows import (
     TIME_UNITS,
-    UTF16_WORDS,
     BadRow,
     TimeFormat,
     column_names,
     is_unit_line,
-    is_utf16,
+    time_columns,
     with_decimal_point,
 )
 from edgemerge.core.errors import SampleError, SettingError
 from edgemerge.core.monitor import COMMISSIONING_PER_HIDDEN
 from edgemerge.core.patterns import common
 from edgemerge.core.projection import Projection
+from edgemerge.files import UTF16_WORDS, is_utf16
 
 Array = NDArray[np.float64]
 ColumnKind = Literal["number", "time", "text", "empty"]
@@ -71,8 +71,11 @@ TIME_PATTERNS = (
     "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M",
     "%m/%d/%Y %I:%M:%S %p", "%m/%d/%Y %I:%M %p", "%d-%m-%Y %H:%M:%S", "%H:%M:%S",
     "%H:%M:%S.%f", "%H:%M:%S,%f", "%I:%M:%S %p",
-    "%d.%m.%Y %H:%M:%S.%f", "%d.%m.%Y %H:%M:%S,%f",
+    "%d.%m.%Y %H:%M:%S.%f", "%d.%m.%Y %H:%M:%S,%f", "%Y/%m/%d %H:%M", "%d-%m-%Y %H:%M",
+    "%Y-%m-%d %H.%M.%S", "%d.%m.%Y %H.%M.%S", "%d/%m/%Y %H.%M.%S", "%m/%d/%Y %H.%M.%S",
 )  # fmt: skip
+DATE = re.compile(r"\d{4}([-./])\d\d?\1\d\d?|\d\d?([-./])\d\d?\2\d{4}")  # no time of day
+TIME_OF_DAY = re.compile(r"\d\d?([:.])\d\d(\1\d\d([.,]\d+)?)?( ?[AaPp][Mm])?")
 TIME_WORDS = re.compile(r"time|date|stamp|epoch|unix|zeit|datum|^ts?$", re.IGNORECASE)
 UNIX_TIMES = (5e8, 5e9)  # seconds: from 1985 to 2128
 SPREADSHEET_DAYS = (36_526.0, 73_051.0)  # as days since 1900: from 2000 to 2100
@@ -108,9 +111,10 @@ class ColumnReport:
 class FileReport:
     """What was found in the beginning of a file.
 
-    `time` is the column with the time of day, with its `time_format` (None: Unix seconds or
-    ISO 8601); `rate_hz` the usual rate of rows, `gaps` the pauses in between, `backward` the rows
-    whose time is before that of the row before. `skipped` rows do not fit the others.
+    `time` is the column with date and time, or the two that have them, with the `time_format`
+    (None: Unix seconds or ISO 8601); `rate_hz` the usual rate of rows, `gaps` the pauses in
+    between, `backward` the rows whose time is before that of the row before. `skipped` rows do not
+    fit the others.
     """
 
     format: Literal["csv", "jsonl"]
@@ -123,7 +127,7 @@ class FileReport:
     skip_lines: int = 0
     encoding: Encoding = "utf-8"
     units: tuple[str, ...] = ()  # of all columns, if a line below the header has them
-    time: str | None = None
+    time: str | tuple[str, ...] | None = None
     time_format: str | None = None
     zone_is_known: bool = True
     rate_hz: float | None = None
@@ -423,7 +427,7 @@ def _time_pattern(texts: Sequence[str]) -> str | None:
 
 
 def _parses(text: str, pattern: str) -> bool:
-    if pattern and ":" not in text:  # all of them have one, and `strptime` is slow
+    if pattern and (":" in pattern) != (":" in text):  # `strptime` is slow
         return False
     try:
         TimeFormat(pattern or None).parse(text)
@@ -450,7 +454,7 @@ class _FoundColumns:
         self._names = [name or str(i + 1) for i, name in enumerate(column_names(names))]
         self._names = self._names or [str(i + 1) for i in range(len(cells))]
         self._cells, self._decimal = cells, decimal
-        self._time: int | None = None
+        self._time: tuple[int, ...] = ()
         self._pattern: str | None = None
         self._times: Array = np.empty(0)
         self.columns = [self._column(i) for i in range(len(cells))]
@@ -460,10 +464,11 @@ class _FoundColumns:
     def report(self, **about: Any) -> FileReport:
         """Return what was found, with what is known about the file."""
         known = self._times[np.isfinite(self._times)]
-        is_clock = self._time is not None and len(known) and known[0] >= UNIX_TIMES[0]
+        is_clock = bool(len(known)) and known[0] >= UNIX_TIMES[0]
+        names = tuple(self._names[i] for i in self._time)
         return FileReport(
             columns=tuple(self.columns),
-            time=self._names[self._time] if self._time is not None and is_clock else None,
+            time=(names[0] if len(names) == 1 else names) if is_clock else None,
             time_format=self._pattern or None if is_clock else None,
             zone_is_known=self._names_zone(),
             times=self._times,
@@ -472,13 +477,11 @@ class _FoundColumns:
         )
 
     def _names_zone(self) -> bool:
-        if self._time is None or self.columns[self._time].kind != "time":
-            return True
-        if np.isfinite(self.columns[self._time].values).any():
+        if not self._time or np.isfinite(self.columns[self._time[0]].values).any():
             return True  # numbers count from 1970
         if self._pattern:
             return False
-        first = next(str(cell) for cell in self._cells[self._time] if _parses(str(cell), ""))
+        first = next(text for text in self._texts(self._time) if _parses(text, ""))
         return datetime.fromisoformat(first).tzinfo is not None
 
     def _column(self, i: int) -> ColumnReport:
@@ -497,29 +500,50 @@ class _FoundColumns:
         return ColumnReport(i + 1, self._names[i], kind, values, texts=texts)
 
     def _find_time(self) -> None:
-        """Take the first column of times, or of numbers that look like them."""
-        for i, column in enumerate(self.columns):
-            if column.kind == "time":
-                texts = [str(cell) for cell in self._cells[i]]
-                self._pattern = _time_pattern(texts)
-                form = TimeFormat(self._pattern or None)
-                times = [
-                    form.parse(t) if _parses(t, self._pattern or "") else np.nan for t in texts
-                ]
-                self._time, self._times = i, np.array(times)
-                if self._pattern and "%Y" not in self._pattern:
-                    self._times = _over_midnight(self._times)
+        """Take the first column of times, or of numbers that look like them.
+
+        One with date and time comes first, or two that have them together.
+        """
+        texts = [i for i, column in enumerate(self.columns) if column.kind in ("time", "text")]
+        dates = [i for i in texts if self._holds(i, DATE)]
+        clocks = [i for i in texts if self._holds(i, TIME_OF_DAY)]
+        alone = [(i,) for i in texts if self.columns[i].kind == "time"]
+        complete = [(i,) for (i,) in alone if i not in dates and i not in clocks]
+        pairs = [(dates[0], clocks[0])] if dates and clocks else []
+        for chosen in [*sorted([*complete, *pairs], key=min), *alone]:
+            if (pattern := _time_pattern(self._texts(chosen))) is not None:
+                self._take_times(chosen, pattern)
                 return
         for i, column in enumerate(self.columns):
             unit = _time_unit(column)
             if unit is not None:
-                self._time, self._pattern = i, unit or None
+                self._time, self._pattern = (i,), unit or None
                 self._times = column.values / TIME_UNITS.get(unit, 1.0)
                 first = np.nanmin(column.values)
                 if not unit and first < UNIX_TIMES[0]:
                     self._times = (column.values - first) * _elapsed_unit_s(column)
                 self.columns[i] = _with(column, kind="time")
                 return
+
+    def _texts(self, chosen: tuple[int, ...]) -> list[str]:
+        """Return the texts of some columns in each row, joined as the agent does."""
+        rows = zip(*(self._cells[i] for i in chosen), strict=True)
+        return [" ".join(map(str, row)) if all(row) else "" for row in rows]
+
+    def _holds(self, i: int, form: re.Pattern[str]) -> bool:
+        """Return whether all of the first texts in a column have this form."""
+        filled = [str(cell) for cell in self._cells[i] if cell][:50]
+        return bool(filled) and all(form.fullmatch(text) for text in filled)
+
+    def _take_times(self, chosen: tuple[int, ...], pattern: str) -> None:
+        form = TimeFormat(pattern or None)
+        texts = self._texts(chosen)
+        times = [form.parse(text) if _parses(text, pattern) else np.nan for text in texts]
+        self._time, self._pattern, self._times = chosen, pattern, np.array(times)
+        if pattern and "%Y" not in pattern:
+            self._times = _over_midnight(self._times)
+        for i in chosen:
+            self.columns[i] = _with(self.columns[i], kind="time", texts=())
 
     def _find_problems(self) -> None:
         seen: dict[bytes, str] = {}
@@ -752,7 +776,7 @@ def _source(
     follow: bool,
 ) -> SourceConfig:
     by_name = report.header
-    every = len(columns) == len(report.columns) - (report.time is not None)
+    every = len(columns) == len(report.columns) - len(time_columns(report.time))
     names = tuple(c.name if by_name else str(c.number) for c in columns)
     source = SourceConfig(
         kind="stdin" if path is None else "tail" if follow else report.format,

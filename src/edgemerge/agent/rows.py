@@ -25,9 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.errors import SettingError
+from edgemerge.files import UTF16_WORDS, is_utf16
 
 Array = NDArray[np.float64]
 Column = int | str
+TimeColumns = Column | Sequence[Column] | None  # two: of dates, and of times of day
 
 
 class BadRow(ValueError):
@@ -71,6 +73,17 @@ def column_number(column: Column) -> int | None:
     if isinstance(column, int):
         return column
     return int(column) - 1 if column.isdecimal() and int(column) else None
+
+
+def time_columns(time: TimeColumns) -> tuple[Column, ...]:
+    """Return the columns that tell the time together: none, one, or one of dates and one of times.
+
+    >>> time_columns(None), time_columns("time"), time_columns(("Date", "Time"))
+    ((), ('time',), ('Date', 'Time'))
+    """
+    if time is None:
+        return ()
+    return (time,) if isinstance(time, int | str) else tuple(time)
 
 
 def column_names(header: Sequence[str]) -> tuple[str, ...]:
@@ -201,7 +214,7 @@ class CsvRows:
         self,
         columns: Sequence[Column] = (),
         *,
-        time: Column | None = None,
+        time: TimeColumns = None,
         header: bool | None = None,
         delimiter: str = ",",
         decimal: str = ".",
@@ -211,13 +224,14 @@ class CsvRows:
     ) -> None:
         """Choose columns by name or number; without any, all but the time."""
         self.header: tuple[str, ...] | None = None
-        self._columns, self._time, self._has_header = tuple(columns), time, header
+        self._columns, self._time = tuple(columns), time_columns(time)
+        self._has_header = header
         self._delimiter, self._width = delimiter, width
         self._decimal, self._skip_lines, self._time_format = decimal, skip_lines, time_format
         self._first, self._skipped_lines, self._has_read = True, 0, False
         self._below_header = False
         self._last: float | None = None  # the time of the row before
-        self._found: tuple[int | None, list[int], tuple[str, ...] | None] = (None, [], None)
+        self._found: tuple[list[int], list[int], tuple[str, ...] | None] = ([], [], None)
         self._found_for: tuple[int, tuple[str, ...] | None] | None = None
 
     def begin(self) -> None:
@@ -263,9 +277,10 @@ class CsvRows:
     def _names(self) -> list[tuple[str, str]]:
         """Return the columns that were chosen by name, each with its setting."""
         chosen = [("source.columns", each) for each in self._columns]
+        times = [("source.time", each) for each in self._time]
         return [
             (key, name)
-            for key, name in [*chosen, ("source.time", self._time)]
+            for key, name in [*chosen, *times]
             if isinstance(name, str) and column_number(name) is None
         ]
 
@@ -278,8 +293,8 @@ class CsvRows:
             return True
         numbers = [self._index(each, len(found)) for each in self._columns]
         chosen = [each for each in numbers if each is not None]
-        time = None if self._time is None else self._index(self._time, len(found))
-        chosen = chosen or [i for i in range(len(found)) if i != time]
+        times = [self._index(each, len(found)) for each in self._time]
+        chosen = chosen or [i for i in range(len(found)) if i not in times]
         looked = [found[i] for i in chosen if -len(found) <= i < len(found)]
         return any(self._number(field) is None for field in looked)
 
@@ -305,20 +320,20 @@ class CsvRows:
             raise BadRow(
                 f'the row has one field, {found[0][:40]!r}: set source.delimiter = "{marks[0]}"'
             )
-        time, columns, names = self._find_columns(len(found))
-        at = None if time is None else self._parse_time(found[time])
+        times, columns, names = self._find_columns(len(found))
+        at = self._parse_time(" ".join([found[i] for i in times])) if times else None
         chosen = [found[i] for i in columns]
         chosen = [with_decimal_point(each) for each in chosen] if self._decimal == "," else chosen
         return Row(_parse_values(chosen, width, names), at, names)
 
-    def _find_columns(self, count: int) -> tuple[int | None, list[int], tuple[str, ...] | None]:
+    def _find_columns(self, count: int) -> tuple[list[int], list[int], tuple[str, ...] | None]:
         """Return where time and values are in rows of so many fields, and the values' names."""
         if self._found_for != (count, self.header):
-            time = None if self._time is None else self._at(self._time, count)
+            times = [self._at(each, count) for each in self._time]
             columns = [self._at(each, count) for each in self._columns]
-            columns = columns or [i for i in range(count) if i != time]
+            columns = columns or [i for i in range(count) if i not in times]
             names = None if self.header is None else tuple(self.header[i] for i in columns)
-            self._found, self._found_for = (time, columns, names), (count, self.header)
+            self._found, self._found_for = (times, columns, names), (count, self.header)
         return self._found
 
     def _parse_time(self, text: str) -> float:
@@ -370,13 +385,13 @@ class JsonRows:
         self,
         columns: Sequence[Column] = (),
         *,
-        time: Column | None = None,
+        time: TimeColumns = None,
         time_format: TimeFormat = TimeFormat(),  # noqa: B008 - a value
         width: int | None = None,
     ) -> None:
         """Choose columns; without any, all but the time: for objects, those of the first one."""
         self.header: tuple[str, ...] | None = None
-        self._columns, self._time, self._width = tuple(columns), time, width
+        self._columns, self._time, self._width = tuple(columns), time_columns(time), width
         self._time_format = time_format
         self._last: float | None = None  # the time of the row before
 
@@ -398,8 +413,10 @@ class JsonRows:
         if not isinstance(found, dict | list):
             raise BadRow(f"{type(found).__name__} instead of an object or array")
         at = None
-        if self._time is not None:
-            at = self._last = self._time_format.parse(_field(found, self._time), self._last)
+        if self._time:
+            told = [_field(found, each) for each in self._time]
+            moment = told[0] if len(told) == 1 else " ".join(map(str, told))
+            at = self._last = self._time_format.parse(moment, self._last)
         chosen = self._chosen(found)
         values = [_field(found, each) for each in chosen]
         names = tuple(map(str, chosen)) if isinstance(found, dict) else None
@@ -412,9 +429,9 @@ class JsonRows:
         if self._columns:
             return self._columns
         if isinstance(found, dict):
-            return [key for key in self.header or tuple(found) if key != self._time]
-        time = None if self._time is None else column_number(self._time)
-        return [i for i in range(len(found)) if i != time]
+            return [key for key in self.header or tuple(found) if key not in self._time]
+        times = [column_number(each) for each in self._time]
+        return [i for i in range(len(found)) if i not in times]
 
 
 class PayloadRows:
@@ -424,7 +441,7 @@ class PayloadRows:
         self,
         columns: Sequence[Column] = (),
         *,
-        time: Column | None = None,
+        time: TimeColumns = None,
         time_format: TimeFormat = TimeFormat(),  # noqa: B008 - a value
         width: int | None = None,
     ) -> None:
@@ -586,21 +603,6 @@ class Line(NamedTuple):
 
     text: bytes | None
     end: int
-
-
-UTF16_WORDS = "found UTF-16, expected UTF-8: convert it, as with `iconv -f UTF-16 -t UTF-8`"
-
-
-def is_utf16(data: bytes) -> bool:
-    """Return whether bytes look like UTF-16: its mark comes first, or zeros between letters.
-
-    >>> is_utf16("a,b".encode("utf-16")), is_utf16("a,b".encode("utf-16-le")), is_utf16(bytes(99))
-    (True, True, False)
-    """
-    head = data[:1000]
-    return head[:2] in (b"\xff\xfe", b"\xfe\xff") or (
-        len(head) // 4 < head.count(0) < len(head) * 3 // 4
-    )
 
 
 class LineSplitter:

@@ -16,6 +16,7 @@ from pyarrow.csv import ConvertOptions, ReadOptions, read_csv
 
 from edgemerge.bulk.chunk import Chunk, column_indices, is_header, is_number
 from edgemerge.core.errors import SampleError
+from edgemerge.files import UTF16_WORDS, is_utf16
 
 Array = NDArray[np.float64]
 
@@ -60,6 +61,8 @@ def _read_head(file: IO[bytes], columns: Sequence[str], expected: Sequence[str])
     file.seek(start)
     while (line := _line(file)) and not line.strip(b',"\r\n \t'):
         start = file.tell()
+    if is_utf16(line):
+        raise SampleError(UTF16_WORDS)
     _check_lines(line)
     cells = next(_cells(line), [])
     if len(cells) == 1 and set(cells[0]) & {";", "\t"}:

@@ -35,6 +35,7 @@ from edgemerge.cli.output import (
     format_value,
     headings,
     json_option,
+    limit_words,
     print_fields,
     print_json,
     print_table,
@@ -597,13 +598,12 @@ def _summary(status: Mapping[str, Any]) -> dict[str, Any]:
     of = "" if done["of"] is None else f" of {done['of']:g}"
     if phase == "commissioning":
         phase = f"commissioning: {done['samples']:g}{of} samples"
-    missing = f", {limit['missing']:g} samples missing" if limit["missing"] else ""
     return {
         "data": _data_words(status),
         "phase": phase,
         "ready": status["ready"],
         "learn": status["learn"],
-        "limit": f"{limit['value'] or 0:g} ({limit['kind']}{missing})",
+        "limit": limit_words(limit),
         "drift": f"{status['drift']:.3g} (1 is none)",
         "outside the range": status["outside"],
         "snoozed until": format_time(status["snoozed_until"]),

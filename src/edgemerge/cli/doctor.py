@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -412,6 +413,7 @@ def _pin_of(token_file: Path | None) -> str | None:
 def check_table(config: Any) -> Iterator[Finding]:
     """Check whether the source's file is the table that [source] says, and what to set if not."""
     from edgemerge.agent.proposal import inspect_file
+    from edgemerge.agent.rows import time_columns
     from edgemerge.core.errors import SampleError
 
     source = config.source
@@ -432,7 +434,8 @@ def check_table(config: Any) -> Iterator[Finding]:
     }
     found: dict[str, Any] = {"kind": report.format, "encoding": report.encoding}
     found |= {"delimiter": report.delimiter, "decimal": report.decimal}
-    if source.time is not None and report.time == source.time:
+    times, told = time_columns(source.time), time_columns(report.time)
+    if times and times == told:
         wanted["time_format"], found["time_format"] = source.time_format, report.time_format
     if report.format == "jsonl" or len(report.columns) == 1:
         wanted, found = {"kind": form}, {"kind": report.format}
@@ -441,7 +444,8 @@ def check_table(config: Any) -> Iterator[Finding]:
         words = f"source.{name} is {wanted[name]!r}, and the file looks like {found[name]!r}"
         yield Finding("fail", "table", words, f'set source.{name} = "{found[name]}"')
     names = [column.name for column in report.columns]
-    chosen = (*source.columns, *filter(None, [source.time, source.device_column]))
+    chosen = [*source.columns, *times]
+    chosen += [] if source.device_column is None else [source.device_column]
     missing = [c for c in chosen if isinstance(c, str) and not c.isdecimal() and c not in names]
     if missing and not wrong:
         words = f"there is no column {missing[0]!r} among {', '.join(names)[:200]}"
@@ -449,6 +453,18 @@ def check_table(config: Any) -> Iterator[Finding]:
     if not wrong and not missing:
         words = f"{report.rows:,} rows of {len(names)} columns, {report.skipped:,} do not fit"
         yield Finding("ok" if not report.skipped else "warn", "table", words, "see its log")
+        yield from _check_two_times(times, told)
+
+
+def _check_two_times(
+    times: tuple[int | str, ...], found: tuple[int | str, ...]
+) -> Iterator[Finding]:
+    """Check whether date and time are read from two columns, if the file has them in two."""
+    if len(found) == 2 and times == found:
+        yield Finding("ok", "time", f"date and time are in {found[0]} and {found[1]}")
+    elif len(found) == 2 and len(times) == 1 and times[0] in found:
+        words = f"source.time is {times[0]!r}, and date and time are in {found[0]} and {found[1]}"
+        yield Finding("warn", "time", words, f"set source.time = {json.dumps(found)}")
 
 
 def check_rows(config: Any) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from edgemerge.cli.output import (
     format_value,
     headings,
     json_option,
+    limit_words,
     print_fields,
     print_json,
     print_table,
@@ -952,10 +953,8 @@ def _episode(each: Any, names: list[str], interval_s: float) -> dict[str, Any]:
 
 
 def _summary(result: dict[str, Any]) -> str:
-    limit = result["limit"]
     words = f"{result['samples']:,} samples, {result['watched']:,} of them watched; "
-    words += f"limit {limit['value']:g} ({limit['kind']}"
-    words += f", {limit['missing']:,} samples missing)" if limit["missing"] else ")"
+    words += f"limit {limit_words(result['limit'])}"
     if result["outside"]:
         words += f"; {result['outside']:,} samples far outside the projection's range"
     return words

@@ -118,6 +118,22 @@ def remark_first_total(fleet: Mapping[str, Any]) -> None:
         )
 
 
+LIMIT_KINDS = {"commissioned": "set by commissioning"}  # others are clear as they are
+
+
+def limit_words(limit: Mapping[str, Any]) -> str:
+    """Return a monitor's limit with where it came from, and what a promised one still needs.
+
+    >>> limit_words({"value": 5.0, "kind": "commissioned", "missing": 0})
+    '5 (set by commissioning)'
+    >>> limit_words({"value": 4.5, "kind": "provisional", "missing": 1200})
+    '4.5 (provisional, 1,200 samples missing)'
+    """
+    missing = f", {limit['missing']:,} samples missing" if limit["missing"] else ""
+    kind = LIMIT_KINDS.get(limit["kind"], limit["kind"])
+    return f"{limit['value'] or 0:g} ({kind}{missing})"
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before deleting something; without a terminal, require --yes."""
     if yes:

@@ -177,4 +177,8 @@ def _decode_line(line: bytes) -> str:
     try:
         return line.decode().rstrip("\r")
     except UnicodeDecodeError as error:
+        from edgemerge.files import UTF16_WORDS, is_utf16
+
+        if is_utf16(line):
+            raise SampleError(UTF16_WORDS) from error
         raise SampleError(f"found {line[:40]!r}, expected CSV in UTF-8") from error

@@ -242,6 +242,9 @@ class Promise:
         return min(0.5, self.alarms / self.per * interval_s) if interval_s else 0.0
 
 
+LimitKind = Literal["fixed", "default", "commissioned", "promised", "provisional", "bounded"]
+
+
 class Limit:
     """The limit that an alarm level is held against: fixed, or promised from counts.
 
@@ -276,15 +279,18 @@ class Limit:
         return self.started if self.given is None else self.given
 
     @property
-    def kind(self) -> Literal["fixed", "promised", "provisional", "bounded"]:
-        """Which limit holds: fixed, promised, provisional, or bounded.
+    def kind(self) -> LimitKind:
+        """Which limit holds: fixed, default, commissioned, promised, provisional, or bounded.
 
-        It is provisional, 4 to 6, while counts are too few, and bounded if the promise would need
-        a higher limit than it may rise to: there are more episodes than promised, and a person
-        should look at them.
+        It is fixed if it was given; without a limit or a promise it is the default, 4, unless
+        commissioning asked for more. A promised one is provisional, 4 to 6, while counts are too
+        few, and bounded if the promise would need a higher limit than it may rise to: there are
+        more episodes than promised, and a person should look at them.
         """
         if self.promise is None:
-            return "fixed"
+            if self.given is not None:
+                return "fixed"
+            return "commissioned" if self.started > FIXED_LIMIT else "default"
         if self.settled is None:
             return "provisional"
         return "bounded" if self.wanted > self.value else "promised"

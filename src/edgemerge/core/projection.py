@@ -175,9 +175,17 @@ def aligned_zeros(rows: int, columns: int, *, pad: bool = False) -> Array:
 class Grid:
     """Maps readings from [low, high] to grid values in about [−1, 1]."""
 
-    def __init__(self, n: int, low: ArrayLike, high: ArrayLike, bits: int) -> None:
+    def __init__(
+        self,
+        n: int,
+        low: ArrayLike,
+        high: ArrayLike,
+        bits: int,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> None:
         """Set up the map for n inputs; low and high are one number or one for each input."""
-        self.n, self.step = n, 2.0**-bits
+        self.n, self.step, self.names = n, 2.0**-bits, names
         self.far = MAX_ABS_INPUT / self.step
         bottom, top = np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64)
         self.gain = 2.0 / (top - bottom) / self.step
@@ -244,8 +252,9 @@ class Grid:
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             where = tuple(int(i) for i in bad[0])
+            name = where[-1] if self.names is None else repr(self.names[where[-1]])
             raise SampleError(
-                f"found {values[where]} at input {where[-1]}"
+                f"found {values[where]} at input {name}"
                 + (f" of row {where[0]}" if values.ndim == 2 else "")
                 + ", expected a finite number: drop or repair such samples first"
             )
@@ -608,7 +617,7 @@ class Projection:
     @cached_property
     def grid(self) -> Grid:
         """The map from readings to grid values."""
-        return Grid(self.n_inputs, self.low, self.high, self.grid_bits)
+        return Grid(self.n_inputs, self.low, self.high, self.grid_bits, names=self.names)
 
     def to_array(self, X: Samples) -> Array:
         """Return samples as an array, matched by their names if both have some.

@@ -14,6 +14,7 @@ from fastapi.responses import Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import Key
+from edgemerge.delivery import unusual
 from edgemerge.exchange.configuration import table_lines, without_addresses
 from edgemerge.server import fleets
 from edgemerge.server.contributions import StoredContribution, list_stored
@@ -288,10 +289,11 @@ class DeviceView:
     def reasons(self) -> list[Bar]:
         """The unusual inputs of the last alarm, the strongest first."""
         last = self.latest.alarm if self.latest else None
-        why = sorted(last.why if last else (), key=lambda reason: -reason.factor)
+        why = unusual((each.input, each.factor) for each in (last.why if last else ()))
+        why.sort(key=lambda reason: -reason[1])
         return [
-            Bar(each.input, f"{times(each.factor)} of usual", _width(each.factor, why[0].factor))
-            for each in why
+            Bar(name, f"{times(factor)} of usual", _width(factor, why[0][1]))
+            for name, factor in why
         ]
 
     @property

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.delivery import unusual
 from edgemerge.server import fleets
 from edgemerge.server.dashboard.fleet_table import DeviceRow
 from edgemerge.server.dashboard.formatting import duration, score, times_usual
@@ -160,7 +161,7 @@ class EpisodeCard:
     @property
     def inputs(self) -> list[tuple[str, str]]:
         """The most unusual inputs, each with how unusual it was."""
-        found = self.episode.inputs[:SHOWN_INPUTS]
+        found = unusual(self.episode.inputs)[:SHOWN_INPUTS]
         return [(name or "?", times_usual(factor)) for name, factor in found]
 
     @property

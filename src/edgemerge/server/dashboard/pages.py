@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgemerge import __version__
 from edgemerge.core.errors import EdgemergeError, UnknownError
+from edgemerge.delivery import NONE_UNUSUAL, USUAL_FACTOR
 from edgemerge.server.auth import Session
 from edgemerge.server.dashboard import formatting
 from edgemerge.server.http import ErrorAnswer, error_answer, error_json, run_in_thread
@@ -133,6 +134,7 @@ TEMPLATES = Environment(
     auto_reload=False,
 )
 TEMPLATES.globals.update(static=static_url, version=__version__, figures=formatting)
+TEMPLATES.globals.update(NONE_UNUSUAL=NONE_UNUSUAL, USUAL_FACTOR=USUAL_FACTOR)
 
 
 def render_page(

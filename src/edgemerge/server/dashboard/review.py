@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgemerge.core.errors import SettingError
+from edgemerge.delivery import unusual
 from edgemerge.server.dashboard.formatting import amount, count, duration, score, share, times
 from edgemerge.server.dashboard.sign_in import Form
 from edgemerge.server.http import refuse_invalid
@@ -22,6 +23,8 @@ SHOWN_INPUTS = 3
 HOUR_S = 3600.0
 LIMIT_KINDS = {
     "fixed": "fixed",
+    "default": "the default",
+    "commissioned": "set by commissioning",
     "promised": "promised, from the device's own scores",
     "provisional": "provisional, until the promised limit is known",
     "bounded": "as high as it may rise; there are more episodes than promised, review them",
@@ -149,7 +152,8 @@ class ReviewView:
     @staticmethod
     def inputs(each: ReportedOddPattern | ReportedEpisode) -> list[tuple[str, str]]:
         """Return the inputs that carry a pattern or an episode most, each with its factor."""
-        return [(name or "?", times(factor)) for name, factor in each.inputs[:SHOWN_INPUTS]]
+        found = unusual(each.inputs)[:SHOWN_INPUTS]
+        return [(name or "?", times(factor)) for name, factor in found]
 
     @staticmethod
     def describe(review: Review) -> str:
