@@ -172,6 +172,7 @@ class Judge:
         memory.alarms += result.alarm
         episode = memory.monitor.episode
         carried = () if episode is None else tuple(self._named(episode.inputs))
+        named = unusual(carried)[:NAMED_INPUTS] if carried else ()
         return Verdict(
             device=memory.device,
             index=memory.index,
@@ -180,7 +181,7 @@ class Judge:
             limit=result.limit,
             alarm=result.alarm,
             pattern=None if self._has_one_pattern and not result.alarm else result.pattern,
-            why=tuple(name for name, _factor in unusual(carried)[:NAMED_INPUTS]),
+            why=tuple(name for name, _factor in named),
             carried=carried,
             ready=result.ready,
             level=result.level,
