@@ -28,7 +28,7 @@ def test_patterns_and_episodes_are_listed(hub, fleet, report):
     assert report().monitor is True
     shown = hub.fleet("monitor", fleet, PUMP).stdout
     assert "drift              1.25 (1 is none)" in shown
-    assert "4 (provisional, 604000 samples missing)" in shown
+    assert "4 (provisional, 604,000 samples missing)" in shown
     assert "bearing_rms 12.5" in shown
     assert "open" in shown
     assert "worn bearing" in shown

@@ -129,7 +129,7 @@ def limit_words(limit: Mapping[str, Any]) -> str:
     >>> limit_words({"value": 4.5, "kind": "provisional", "missing": 1200})
     '4.5 (provisional, 1,200 samples missing)'
     """
-    missing = f", {limit['missing']:,} samples missing" if limit["missing"] else ""
+    missing = f", {limit['missing']:,.0f} samples missing" if limit["missing"] else ""
     kind = LIMIT_KINDS.get(limit["kind"], limit["kind"])
     return f"{limit['value'] or 0:g} ({kind}{missing})"
 
