@@ -106,6 +106,7 @@ def test_ten_thousand_samples_of_har_give_the_same_bytes(name, tmp_path):
 
 
 @pytest.mark.mcu_long
+@pytest.mark.timeout(EMULATED_S)
 def test_three_boards_and_two_agents_are_one_fleet(tmp_path, capsys):
     found = try_it.run(tmp_path)
     said = capsys.readouterr().out
