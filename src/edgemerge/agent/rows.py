@@ -662,7 +662,7 @@ class RowReader:
         try:
             if line is None:
                 raise BadRow("the line is too long")
-            if is_utf16(line):
+            if b"\0" in line and is_utf16(line):
                 if not self._has_read:  # a later file must not end the agent
                     raise SettingError(UTF16_WORDS)
                 raise BadRow(UTF16_WORDS)
