@@ -262,6 +262,7 @@ class DiskQueue:
                 file.write(json.dumps(message) + "\n")
             self._written += 1
         except OSError as error:
+            self._written = 2 * (self._waiting.maxlen or 1)  # a line may be cut off: write all anew
             self._warn(error)
 
     def _rewrite(self) -> None:

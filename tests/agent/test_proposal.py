@@ -177,6 +177,15 @@ def test_a_single_column_with_decimal_commas_is_not_two():
     assert report.columns[0].values.tolist() == ROWS[:, 0].tolist()
 
 
+@pytest.mark.parametrize("pattern", ["%d.%m.%Y;%H:%M:%S", "%d.%m.%Y;%H.%M.%S"])
+def test_a_date_and_a_time_of_day_tell_the_delimiter_as_numbers_do(pattern):
+    lines = [f"{clock(pattern)(i)};{comma(each)}" for i, each in enumerate(ROWS[:, 0])]
+    report = found("\n".join(["Datum;Zeit;Wert", *lines]))
+    assert (report.delimiter, report.decimal) == (";", ",")
+    assert report.time == ("Datum", "Zeit")
+    assert report.columns[2].values.tolist() == ROWS[:, 0].tolist()
+
+
 def test_rate_gaps_and_steps_back_in_time():
     def times(i):
         return str(1_794_000_000 + 0.02 * i + (10.0 if i >= 30 else 0.0) - (5.0 if i == 50 else 0))

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 from math import isfinite, nan
@@ -117,6 +118,38 @@ def test_a_full_disk_is_told_once_and_stops_nothing(tmp_path, kind, caplog):
     assert json.loads((tmp_path / "out.jsonl").read_text())["index"] == 3
 
 
+@pytest.mark.parametrize("kind", [JsonLinesSink, RotatingFileSink])
+def test_a_line_that_a_loss_of_power_has_cut_off_does_not_spoil_the_next(tmp_path, kind):
+    path = tmp_path / "out.jsonl"
+    path.write_text('{"index": 0}\n{"ind')
+    sink = kind(path)
+    sink.verdict(said(1))
+    sink.close()
+    *before, last = path.read_text().splitlines()
+    assert before == ['{"index": 0}', '{"ind']
+    assert json.loads(last)["index"] == 1
+
+
+class NearlyFull(Full):
+    """A disk with room for a few bytes."""
+
+    def write(self, data):
+        return self.file.write(data[:9])
+
+
+def test_a_line_that_a_full_disk_has_cut_off_does_not_spoil_the_next(tmp_path):
+    path = tmp_path / "out.jsonl"
+    sink = RotatingFileSink(path)
+    sink._file = NearlyFull(sink._file)
+    for index in range(2):
+        sink.verdict(said(index))
+    sink.close()
+    first, last = path.read_text().splitlines()
+    assert len(first) == 9
+    assert json.loads(last)["index"] == 1
+    assert sink.failed == 1
+
+
 @pytest.mark.parametrize("keep", [0, 1, 3])
 def test_a_file_is_changed_before_it_is_too_large(tmp_path, keep):
     path = tmp_path / "out.jsonl"
@@ -135,6 +168,20 @@ def test_a_file_is_changed_before_it_is_too_large(tmp_path, keep):
 
 
 # the spool
+
+
+def test_a_message_that_a_full_disk_has_cut_off_does_not_spoil_the_next(tmp_path):
+    path = tmp_path / "alarms"
+    spool = DiskQueue(path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5, before[1]))
+    try:
+        spool.add("first")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.stat().st_size == 5
+    spool.add("second")
+    assert [*DiskQueue(path)._waiting] == ["first", "second"]
 
 
 @examples(30)  # each writes files, and waits for the disk

@@ -90,6 +90,15 @@ def test_a_time_that_is_no_number_makes_no_header():
     assert (row.at, row.values.tolist()) == (120.0, [5.0])
 
 
+def test_a_time_may_be_counted_from_the_end():
+    form = CsvRows(time=-1)
+    row = form.row("5,1970-01-01T00:02:00Z")
+    assert row is not None, "the first row was taken for a header"
+    assert (row.at, row.values.tolist()) == (120.0, [5.0])
+    row = JsonRows(time=-1).row("[5, 120]")
+    assert (row.at, row.values.tolist()) == (120.0, [5.0])
+
+
 @pytest.mark.parametrize("told", ["90", "1970-01-01T00:01:30", '"1970-01-01 01:01:30+01:00"'])
 def test_times_are_unix_seconds_or_iso(told):
     form = CsvRows(["x"], time="t")

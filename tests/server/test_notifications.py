@@ -113,6 +113,16 @@ def test_a_message_says_what_the_device_knows():
     assert (alarm.score, alarm.limit, alarm.fault) == (9.0, 4.0, "bearing")
 
 
+def test_the_inputs_of_a_message_are_those_that_carry_the_alarm_as_in_one_of_an_agent():
+    inputs = [["current", 12.5], ["flow", 0.9]]
+    (alarm,), _ = compare(None, "pumps", latest(episode(1, inputs=inputs)), NOW)
+    assert alarm.plain()["inputs"] == ("current",)
+    assert alarm.reasons == (("current", 12.5), ("flow", 0.9))
+    (alarm,), _ = compare(None, "pumps", latest(episode(1, inputs=inputs[1:])), NOW)
+    assert alarm.inputs == ()
+    assert alarm.text.endswith("No single input is unusual.")
+
+
 def test_a_fault_that_is_recognized_later_is_told_once():
     _, told = events(None, latest(episode(1)))
     found, told = events(told, latest(episode(1, **NAMED)))

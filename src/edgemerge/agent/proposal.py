@@ -75,7 +75,7 @@ TIME_PATTERNS = (
     "%Y-%m-%d %H.%M.%S", "%d.%m.%Y %H.%M.%S", "%d/%m/%Y %H.%M.%S", "%m/%d/%Y %H.%M.%S",
 )  # fmt: skip
 DATE = re.compile(r"\d{4}([-./])\d\d?\1\d\d?|\d\d?([-./])\d\d?\2\d{4}")  # no time of day
-TIME_OF_DAY = re.compile(r"\d\d?([:.])\d\d(\1\d\d([.,]\d+)?)?( ?[AaPp][Mm])?")
+TIME_OF_DAY = re.compile(r"\d\d?(:\d\d(:\d\d([.,]\d+)?)?|\.\d\d\.\d\d)( ?[AaPp][Mm])?")
 TIME_WORDS = re.compile(r"time|date|stamp|epoch|unix|zeit|datum|^ts?$", re.IGNORECASE)
 UNIX_TIMES = (5e8, 5e9)  # seconds: from 1985 to 2128
 SPREADSHEET_DAYS = (36_526.0, 73_051.0)  # as days since 1900: from 2000 to 2100
@@ -411,7 +411,9 @@ def _number(text: Any, decimal: str) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _is_time(text: str) -> bool:
-    return _time_pattern([text]) is not None
+    """Return whether a cell is a time, or a date or a time of day that another cell completes."""
+    half = DATE.fullmatch(text) or TIME_OF_DAY.fullmatch(text)
+    return bool(half) or _time_pattern([text]) is not None
 
 
 def _time_pattern(texts: Sequence[str]) -> str | None:

@@ -86,6 +86,12 @@ def time_columns(time: TimeColumns) -> tuple[Column, ...]:
     return (time,) if isinstance(time, int | str) else tuple(time)
 
 
+def _index_among(count: int, column: Column) -> int | None:
+    """Return the index from 0 on that a column means; None if it is a name, or not there."""
+    number = column_number(column)
+    return number % count if number is not None and -count <= number < count else None
+
+
 def column_names(header: Sequence[str]) -> tuple[str, ...]:
     """Return the names in a header; one that came before gets the number of its column.
 
@@ -295,8 +301,7 @@ class CsvRows:
         chosen = [each for each in numbers if each is not None]
         times = [self._index(each, len(found)) for each in self._time]
         chosen = chosen or [i for i in range(len(found)) if i not in times]
-        looked = [found[i] for i in chosen if -len(found) <= i < len(found)]
-        return any(self._number(field) is None for field in looked)
+        return any(self._number(found[i]) is None for i in chosen)
 
     def _is_again(self, found: list[str]) -> bool:
         """Return whether a line is the header that came before."""
@@ -307,7 +312,7 @@ class CsvRows:
         header = self.header or ()
         if len(header) == count and column in header:
             return header.index(str(column))
-        return column_number(column)
+        return _index_among(count, column)
 
     def _number(self, text: str) -> float | None:
         return _number_or_none(with_decimal_point(text) if self._decimal == "," else text)
@@ -430,7 +435,7 @@ class JsonRows:
             return self._columns
         if isinstance(found, dict):
             return [key for key in self.header or tuple(found) if key not in self._time]
-        times = [column_number(each) for each in self._time]
+        times = [_index_among(len(found), each) for each in self._time]
         return [i for i in range(len(found)) if i not in times]
 
 
@@ -657,7 +662,7 @@ class RowReader:
         try:
             if line is None:
                 raise BadRow("the line is too long")
-            if is_utf16(line):
+            if b"\0" in line and is_utf16(line):
                 if not self._has_read:  # a later file must not end the agent
                     raise SettingError(UTF16_WORDS)
                 raise BadRow(UTF16_WORDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -254,7 +255,19 @@ def _open_output(path: Path) -> TextIO:
             return sys.stdout
         path = Path(os.devnull)
     path.parent.mkdir(parents=True, exist_ok=True)
+    _end_last_line(path)
     return path.open("a", encoding="utf-8")
+
+
+def _end_last_line(path: Path) -> None:
+    """End a line that a full disk or a loss of power has cut off, so that the next is one."""
+    if not (path.is_file() and os.access(path, os.R_OK)):
+        return
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
 
 
 def _write_some(place: int, piece: memoryview) -> int:
@@ -283,17 +296,19 @@ class RotatingFileSink:
         self._path, self._largest, self._keep = path, largest, keep
         self.failed = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO | None = path.open("ab", buffering=0)
+        self._file: BinaryIO | None = self._open()
 
     def verdict(self, verdict: Verdict) -> None:
         """Write a verdict, in a new file if this one would become too large."""
         line = (to_json_line(verdict_to_dict(verdict)) + "\n").encode()
         try:
             if self._file is None:
-                self._file = self._path.open("ab", buffering=0)
+                self._file = self._open()
             if self._file.tell() and self._file.tell() + len(line) > self._largest:
                 self._file = self._next(self._file)
-            self._file.write(line)
+            if self._file.write(line) < len(line):
+                self.close()  # it ends the line when it is opened again
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.failed += 1
             if self.failed == 1:
@@ -317,6 +332,10 @@ class RotatingFileSink:
                 older.replace(self._numbered(number))
         if not self._keep:
             self._path.unlink()
+        return self._open()
+
+    def _open(self) -> BinaryIO:
+        _end_last_line(self._path)
         return self._path.open("ab", buffering=0)
 
     def _numbered(self, number: int) -> Path:

@@ -31,7 +31,11 @@ Activation = Literal["identity", "sigmoid", "tanh", "relu", "cosine"]
 
 
 class ActivationRule(NamedTuple):
-    """What there is to know of an activation; `wire.admission.RELATIONS` has one more entry."""
+    """What there is to know of an activation.
+
+    Beside it, `wire.admission.RELATIONS` checks received sums of it, and `edgemerge.h` computes it
+    on microcontrollers, under its place in `embedded.export.ACTIVATIONS`.
+    """
 
     function: Callable[[Array], Array]  # in floating point, without rounding to the grid
     largest: float  # |g(z)|; a bounded function is looked up in a table

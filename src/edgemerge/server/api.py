@@ -910,7 +910,7 @@ def list_episodes(
     fleet: Name,
     _caller: Viewer,
     service: ServiceDep,
-    since: Annotated[float, Query(ge=0.0, lt=1e11, allow_inf_nan=False)] = 0.0,
+    since: Since = 0.0,
     open: Annotated[bool, Query()] = False,  # noqa: A002, FBT002 - the word of the address
     device: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,

@@ -33,6 +33,7 @@ from edgemerge.delivery import (
     UndeliveredError,
     WebhookChannel,
     summarize,
+    unusual,
 )
 from edgemerge.exchange.configuration import host_of
 from edgemerge.failpoints import failpoint
@@ -199,7 +200,7 @@ def _alarm(
         episode=episode.number,
         score=episode.peak,
         limit=monitor.limit.value,
-        inputs=tuple(name for name, _ in reasons),
+        inputs=tuple(name for name, _ in unusual(reasons)),
         reasons=reasons,
         pattern=episode.pattern,
         fault=episode.fault,
