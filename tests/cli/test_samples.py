@@ -117,8 +117,10 @@ def test_an_unknown_column_is_told_with_those_that_are_there():
 def test_bytes_that_are_no_text_are_refused():
     with pytest.raises(SampleError, match="expected CSV in UTF-8"):
         list(CsvReader(BytesIO(b"\xff1,2\n")))
-    with pytest.raises(SampleError, match="found UTF-16, expected UTF-8: export it as CSV UTF-8"):
-        list(CsvReader(BytesIO("a,b\r\n1,2\r\n".encode("utf-16"))))
+    for form in ("utf-16", "utf-16-le", "utf-16-be"):
+        data = BytesIO("a,b\r\n1,2\r\n".encode(form))
+        with pytest.raises(SampleError, match="found UTF-16, expected UTF-8: export it as CSV"):
+            list(CsvReader(data))
 
 
 def test_a_line_without_end_is_not_kept_for_ever():

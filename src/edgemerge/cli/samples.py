@@ -174,11 +174,12 @@ def complete_lines(stream: Any, step: Callable[[float], None]) -> Iterator[list[
 
 
 def _decode_line(line: bytes) -> str:
-    try:
-        return line.decode().rstrip("\r")
-    except UnicodeDecodeError as error:
+    if b"\0" in line:  # UTF-16 without its mark is UTF-8 as well, with zeros
         from edgemerge.files import UTF16_WORDS, is_utf16
 
         if is_utf16(line):
-            raise SampleError(UTF16_WORDS) from error
+            raise SampleError(UTF16_WORDS)
+    try:
+        return line.decode().rstrip("\r")
+    except UnicodeDecodeError as error:
         raise SampleError(f"found {line[:40]!r}, expected CSV in UTF-8") from error
