@@ -52,6 +52,13 @@ def test_the_table_says_how_many_episodes_other_limits_raise(recorded):
     assert strict["limits"][-1] == {"limit": 1e6, "episodes": 0}
 
 
+def test_without_a_limit_commissioning_sets_one_as_the_help_says(recorded):
+    found = replayed(recorded, *AGREE)["limit"]
+    assert found["kind"] in {"commissioned", "default"}
+    assert 4.0 <= found["value"] <= 6.0
+    assert "4 to 6, as commissioning asks" in " ".join(call("replay", "--help").stdout.split())
+
+
 def test_a_promise_that_needs_more_samples_says_how_many(recorded):
     found = replayed(recorded, "--false-alarms", "1 per week", "--interval-s", 60, *AGREE)
     assert found["limit"]["kind"] == "provisional"

@@ -1,6 +1,7 @@
 """The pages of comparisons say what the committed rows say."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def test_the_rows_are_those_of_a_full_run(name):
     (section,) = report(name).sections
     assert not section.record.quick
     assert len({row["seed"] for row in section.rows}) >= 3
+
+
+@pytest.mark.slow
+def test_other_pages_say_of_the_grid_what_its_rows_say():
+    ablation = (DOCS / "ablation.md").read_text(encoding="utf-8")
+    (most,) = re.findall(r"from 8 bits on, the grid changes .* \(([\d.]+) at most\)", ablation)
+    for page in ("scale.md", "how-to/train-on-a-cluster.md"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        assert f"own to g = 8 the mean ROC-AUC of a data set changes by at most {most}" in text
 
 
 @pytest.mark.slow

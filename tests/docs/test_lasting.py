@@ -24,6 +24,23 @@ def test_the_tables_on_the_page_are_those_of_the_rows(activation):
     assert table in PAGE.read_text(encoding="utf-8")
 
 
+def test_the_page_says_how_much_of_a_changing_normal_is_in_alarm():
+    """Where people come one after the other: the share of normal samples, before and after."""
+    cosine, tanh = (
+        [
+            100.0 * share
+            for m in means(read())
+            if m.activation == activation and "one after the other" in m.stream
+            for share in (m.before, m.after)
+        ]
+        for activation in ("cosine", "tanh")
+    )
+    assert (
+        f"{min(cosine):.1f} to {max(cosine):.1f} % of its samples with `cosine`, "
+        f"and {min(tanh):.1f} to {max(tanh):.1f} % with `tanh`"
+    ) in PAGE.read_text(encoding="utf-8")
+
+
 def test_the_number_of_trials_on_the_page_is_that_of_the_rows():
     seeds = {trial.seed for trial in read()}
     assert f"means of {len(seeds)} trials" in PAGE.read_text(encoding="utf-8")

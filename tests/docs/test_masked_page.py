@@ -26,3 +26,10 @@ def test_the_costs_of_masked_fleets_are_those_of_the_rows():
     table = page.split("## What it costs")[1].split("|---|---:|")[1].split("\n\n")[0]
     shown = [line.split(" | ", 2)[2].rstrip("| ") for line in table.splitlines()[1:]]
     assert shown == [cells(row).rstrip("| ") for row in rows]
+
+
+def test_the_page_says_what_a_keeper_takes_with_a_server():
+    with (ROOT / "docs/results/masked.csv").open(encoding="utf-8", newline="") as file:
+        times = [float(r["keeper_ms"]) for r in csv.DictReader(file) if r["where"] == "server"]
+    page = (ROOT / "docs/how-to/masked-fleets.md").read_text(encoding="utf-8")
+    assert f"a keeper takes {min(times):.0f} to {max(times):.0f} ms with a server" in page

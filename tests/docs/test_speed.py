@@ -29,3 +29,11 @@ def test_no_aim_is_missed_by_a_fifth():
 def test_single_samples_meet_their_aims_unless_sums_were_received_and_others_fade():
     single = [row for row in missed() if "of published" in row["what"]]
     assert all(row["what"].endswith(FORGETTING_TOO) for row in single)
+
+
+def test_the_page_names_the_sizes_at_which_single_samples_take_too_long():
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    sizes = {(r["inputs"], r["hidden"]) for r in missed() if "of published" in r["what"]}
+    (one, other) = sorted(sizes, key=lambda size: int(size[0]))
+    words = f"{one[0]} inputs and {one[1]} hidden values, and at {other[0]} and {other[1]}"
+    assert f"too much at {words}." in page

@@ -809,7 +809,11 @@ def parse_number_or_words(
 )
 @click.argument("samples", type=CSV_PATH)
 @columns_option
-@click.option("--limit", type=float, help="A fixed limit for the alarm level. Default: 4.")
+@click.option(
+    "--limit",
+    type=float,
+    help="A fixed limit for the alarm level. Default: 4 to 6, as commissioning asks for.",
+)
 @click.option(
     "--false-alarms",
     metavar="PROMISE",

@@ -86,7 +86,7 @@ SHOWN_DEVICES = 6
 )  # fmt: skip
 @click.option(
     "--token-file", type=FILE, envvar="EDGEMERGE_TOKEN_FILE", show_envvar=True,
-    help="File with an admin's token, for --fleet.",
+    help="File with the token of your account, for --fleet; a new fleet needs an admin's.",
 )  # fmt: skip
 @ca_option
 @insecure_option

@@ -278,7 +278,7 @@ def plot(rows: Rows) -> dict[str, Figure]:
         axes, lines.median_crossing, f"within 5 % after {lines.median_crossing:.0f} updates"
     )
     if lines.updates[-1] >= PAPER_UPDATES:
-        here = f"(here {lines.above(PAPER_UPDATES):.2f} times the red line)"
+        here = f"(here {lines.above(PAPER_UPDATES):.2f} times the merged loss)"
         _mark_crossing(axes, PAPER_UPDATES, f"the paper: about {PAPER_UPDATES}\n{here}")
     axes.set_xlabel(f"updates of {DEVICE_B} with samples of {LAYING}", color=INK)
     axes.set_ylabel(f"mean loss of kept samples of {LAYING} (log axis)", color=INK)
