@@ -16,6 +16,7 @@ from edgemerge import Stats
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError, SettingError
 from edgemerge.privacy import masking
 from edgemerge.privacy.masking import (
+    MAX_SPLIT,
     PRIME,
     SEED_BYTES,
     SHARE_BYTES,
@@ -369,6 +370,19 @@ def test_an_answer_signs_the_list_that_it_was_asked_about():
         read_answer(world.cohort, survivors, changed)
 
 
+def test_an_answer_of_a_member_that_is_no_keeper_is_refused():
+    world = World(30)
+    uploads = world.uploads(range(30))
+    survivors = Survivors(1, {number: each.digest for number, each in uploads.items()})
+    keepers = world.cohort.keepers_of(1)
+    answer = world.answers(uploads, keepers[:1])[0]
+    other = next(i for i in range(30) if i not in keepers)
+    signature = world.keys[other].sign(survivors.message(world.cohort))
+    body = other.to_bytes(4, "little") + signature + answer[68:-64]
+    with pytest.raises(FormatError, match=f"member {other}, who is not a keeper"):
+        read_answer(world.cohort, survivors, signed_answer(world, other, survivors, body))
+
+
 def test_a_changed_answer_is_refused():
     world = World(5)
     uploads = world.uploads(range(5))
@@ -391,6 +405,14 @@ def test_an_upload_of_another_epoch_is_not_replayed():
     world = World(5)
     with pytest.raises(FormatError, match="another cohort or epoch"):
         read_upload(world.cohort, 2, world.upload(2))
+
+
+def test_an_upload_of_a_member_that_is_not_there_is_refused():
+    world = World(5)
+    data, place = world.upload(2), len(world.cohort.context(1, b"upload"))
+    changed = data[:place] + (5).to_bytes(4, "little") + data[place + 4 :]
+    with pytest.raises(FormatError, match="member 5, expected one of 5"):
+        read_upload(world.cohort, 1, changed)
 
 
 def test_a_stranger_cannot_upload():
@@ -738,6 +760,15 @@ def test_numbers_that_cannot_work_are_refused(numbers, words):
     cohort = World(9).cohort
     with pytest.raises(SettingError, match=words):
         replace(cohort, **numbers)
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.05, 0.2])
+def test_a_ring_holds_together_whoever_of_so_many_colludes(colluding):
+    """More neighbours are needed than without them: else keepers would refuse again and again."""
+    members = World(300, words=1).cohort.members
+    cohort = Cohort.of("pumps", members, 1, colluding=colluding)
+    chance = chance_of_silence(300, cohort.neighbours, cohort.colluding + 1, 1 / 3)
+    assert 300**2 / 2 * chance <= MAX_SPLIT
 
 
 @pytest.mark.parametrize("neighbours", [58, 61])

@@ -145,6 +145,21 @@ def test_too_few_uploads_are_never_opened(world):
     assert world.masked.status(FLEET, DEVICES[0]).state == "keeping"
 
 
+def test_the_same_bytes_may_come_again_and_no_others(anywhere):
+    """An acknowledgement may be lost; two uploads of an epoch would show their difference."""
+    cohort, device = anywhere.form(), DEVICES[0]
+    epoch = anywhere.masked.status(FLEET, device).epoch
+    about = (cohort, anywhere.keys[device], epoch, anywhere.deltas[device], anywhere.random)
+    first, second = make_upload(*about), make_upload(*about)
+    assert first != second
+    assert anywhere.masked.upload(FLEET, device, epoch, first).uploaded
+    assert anywhere.masked.upload(FLEET, device, epoch, first).uploaded
+    with pytest.raises(ExistsError, match="takes no other upload"):
+        anywhere.masked.upload(FLEET, device, epoch, second)
+    with anywhere.service.database.reading() as tx:
+        assert tx.rows("select data from epoch_messages") == [(first,)]
+
+
 def test_a_late_upload_waits_for_the_next_epoch(world):
     cohort = world.form()
     for device in DEVICES[:4]:
