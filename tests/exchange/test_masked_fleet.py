@@ -574,6 +574,54 @@ def test_a_result_of_another_epoch_is_not_taken_for_that_of_the_upload(world, mo
     assert ("GET", "epochs", 1) in asked
 
 
+def test_a_list_that_keepers_have_not_signed_is_not_believed(world, monkeypatch):
+    """A device that is told it was left out would send its sums, which the total has, again."""
+    world.form()
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn(DEVICES[1:])
+    there = world.exchange(DEVICES[0])
+    ask = there._ask
+
+    def lied_to(*words, **rest):
+        reply = ask(*words, **rest)
+        told = reply.json_object()
+        told["result"]["survivors"].pop("0")
+        return replace(reply, body=json.dumps(told).encode())
+
+    monkeypatch.setattr(there, "_ask", lied_to)
+    with pytest.raises(DeniedError, match="found 0 valid signatures"):
+        there.take_part()
+    assert there._state.epoch == 1
+    monkeypatch.undo()
+    assert pulled(world, DEVICES[0]) == others(DEVICES[0])
+    assert not there._state.epoch
+
+
+@pytest.mark.parametrize(
+    "change", [{"slots": []}, {"slots": [1]}, {"devices": [7]}, {"through": "1"}, {"dropped": [""]}]
+)
+def test_a_total_that_says_nothing_of_use_is_refused(world, monkeypatch, change):
+    world.form()
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn()
+    there = world.exchange(DEVICES[0])
+    ask = there._ask
+
+    def lied_to(method, *words, **rest):
+        reply = ask(method, *words, **rest)
+        if words != ("total",):
+            return reply
+        metadata, tensors = unpack(reply.body, len(reply.body))
+        about = json.loads(metadata["total"]) | change
+        return replace(reply, body=pack({"total": json.dumps(about)}, tensors))
+
+    monkeypatch.setattr(there, "_ask", lied_to)
+    with pytest.raises(RejectedError, match="the total cannot be read"):
+        pulled(world, DEVICES[0])
+
+
 def test_the_file_is_for_its_owner_alone(world):
     world.exchange("pump-0").pull(Selection(receiver="pump-0"))
     assert (world.folder / "pump-0.masked").stat().st_mode & 0o777 == 0o600
@@ -618,6 +666,18 @@ def test_no_epoch_gets_a_second_upload_whatever_the_server_says(world, monkeypat
     there.push(note(DEVICES[0], 2))
     there.take_part()
     assert there._state.epoch == 2
+
+
+def test_a_cohort_of_another_fleet_is_not_taken(world, monkeypatch):
+    """A device may have sent an upload of this epoch there, with the same masks."""
+    world.form()
+    masked = world.place.service.masked
+    number, cohort = masked.cohort_of(world.fleet, "pump-0")
+    other = replace(cohort, fleet="fans")
+    monkeypatch.setattr(masked_epochs, "_find_cohort", lambda *_: (number, other))
+    with pytest.raises(RejectedError, match="one of fans: it is not taken"):
+        world.share(note("pump-0"))
+    assert not world.exchange("pump-0")._state.pin
 
 
 def test_a_cohort_for_sums_of_another_size_is_not_taken(world, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from edgemerge.files import write_atomically
 from edgemerge.privacy.masking import make_upload
 from edgemerge.privacy.noise import CLIPPED, ClippedSums, NoiseSettings
 from edgemerge.server import fleets
+from edgemerge.wire.codec import pack, unpack
 from tests.exchange.worlds import DEVICES, Killed, MaskedWorld
 
 pytestmark = pytest.mark.slow
@@ -474,6 +476,28 @@ def test_a_total_that_no_noise_explains_is_left_out(world, hub):
     world.turn()
     assert not total(world).size
     assert hub.service.masked.result(world.fleet, 1)["why"].startswith("found a V too large")
+
+
+def test_a_device_does_not_adopt_a_total_that_no_noise_explains(world, monkeypatch):
+    world.form()
+    for device in DEVICES:
+        world.share(clipped(device))
+    world.turn()
+    there = world.exchange(DEVICES[0])
+    ask, n_upper = there._ask, SHARED.n_hidden * (SHARED.n_hidden + 1) // 2
+
+    def lied_to(method, *words, **rest):
+        reply = ask(method, *words, **rest)
+        if words != ("total",):
+            return reply
+        metadata, tensors = unpack(reply.body, len(reply.body))
+        values = tensors["words"].view(np.int64).copy()
+        values[n_upper:-3] = round(1e5 / SHARED.quantum)
+        return replace(reply, body=pack(metadata, {"words": values.view(np.float64)}))
+
+    monkeypatch.setattr(there, "_ask", lied_to)
+    with pytest.raises(RejectedError, match="found a V too large"):
+        there.pull(Selection(receiver=DEVICES[0]))
 
 
 def bulk(device, kind, count):

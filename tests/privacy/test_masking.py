@@ -8,12 +8,15 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgemerge import Stats
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError, SettingError
+from edgemerge.privacy import masking
 from edgemerge.privacy.masking import (
+    MAX_SPLIT,
     PRIME,
     SEED_BYTES,
     SHARE_BYTES,
@@ -159,6 +162,23 @@ def test_a_keeper_keeps_its_word_over_a_restart():
         again.answer(1, world.request(uploads, keeper, 1))
 
 
+def test_who_is_no_keeper_opens_nothing():
+    world = World(30)
+    uploads = world.uploads(range(30))
+    keepers = world.cohort.keepers_of(1)
+    other = next(i for i in range(30) if i not in keepers)
+    with pytest.raises(DeniedError, match="not a keeper in epoch 1"):
+        world.keepers[other].answer(1, world.request(uploads, keepers[0]))
+
+
+def test_bytes_behind_a_request_are_refused():
+    world = World(5)
+    uploads = world.uploads(range(5))
+    keeper = world.cohort.keepers_of(1)[0]
+    with pytest.raises(FormatError, match="expected"):
+        world.keepers[keeper].answer(1, world.request(uploads, keeper) + b"more")
+
+
 def test_an_epoch_that_is_over_is_not_answered():
     world = World(6)
     later = world.uploads(range(6), epoch=2)
@@ -233,6 +253,20 @@ def test_a_device_looks_for_its_upload_in_a_signed_list():
         counts(world.cohort, opened.survivors, few, mine)
 
 
+def test_only_keepers_of_the_epoch_sign_a_list():
+    """A server has any number of members of its own; who is a keeper is drawn."""
+    world = World(30)
+    mine = world.upload(3)
+    survivors = Survivors(1, {3: read_upload(world.cohort, 1, mine).digest})
+    keepers, message = world.cohort.keepers_of(1), survivors.message(world.cohort)
+    signatures = {k: keys.sign(message) for k, keys in enumerate(world.keys)}
+    others = {k: each for k, each in signatures.items() if k not in keepers}
+    assert len(others) >= world.cohort.threshold
+    with pytest.raises(DeniedError, match="found 0 valid signatures of keepers"):
+        counts(world.cohort, survivors, others, mine)
+    assert counts(world.cohort, survivors, signatures, mine)
+
+
 def test_masked_bytes_look_uniform():
     """Of a delta that is all zeros, every bit of the masked words is 1 about half of the time."""
     world = World(3, words=4096)
@@ -260,6 +294,15 @@ def test_a_changed_upload_is_refused(change):
         read_upload(world.cohort, 1, bytes(data))
 
 
+def test_what_is_for_one_purpose_is_for_no_other():
+    """Else the seed of an edge, which keepers reveal, would be the key of a box but for a byte."""
+    cohort = World(5).cohort
+    purposes = (b"upload", b"request", b"answer", b"survivors", b"edge", b"box")
+    for one, other in combinations([cohort.context(1, purpose) for purpose in purposes], 2):
+        assert not one.startswith(other)
+        assert not other.startswith(one)
+
+
 def test_no_mask_is_used_in_two_epochs_or_cohorts():
     """Seeds between neighbours are derived, so what they are derived from must differ."""
     world = World(4)
@@ -268,6 +311,23 @@ def test_no_mask_is_used_in_two_epochs_or_cohorts():
     uploads = [world.uploads([0], 1)[0], world.uploads([0], 2)[0], again.uploads([0], 1)[0]]
     edges = [commitment for upload in uploads for commitment in upload.commitments[1:]]
     assert len(set(edges)) == len(edges) == 3 * 3
+    assert uploads[0].commitments[0] != uploads[1].commitments[0]  # of own seeds, which are drawn
+
+
+def test_no_key_of_a_box_is_used_twice(monkeypatch):
+    """Their nonce is 0: two boxes under one key would give the difference of their shares."""
+    used = []
+
+    def recorded(key):
+        used.append(key)
+        return ChaCha20Poly1305(key)
+
+    monkeypatch.setattr(masking, "ChaCha20Poly1305", recorded)
+    world = World(5)  # all are keepers, so boxes go both ways between two members
+    for epoch in (1, 2):
+        world.uploads(range(5), epoch)
+    World(5, least=4).uploads(range(5))  # the same keys in another cohort
+    assert len(set(used)) == len(used) == 3 * 5 * 5
 
 
 def test_bytes_behind_an_upload_are_refused():
@@ -310,6 +370,30 @@ def test_an_answer_signs_the_list_that_it_was_asked_about():
         read_answer(world.cohort, survivors, changed)
 
 
+def test_an_answer_of_a_member_that_is_no_keeper_is_refused():
+    world = World(30)
+    uploads = world.uploads(range(30))
+    survivors = Survivors(1, {number: each.digest for number, each in uploads.items()})
+    keepers = world.cohort.keepers_of(1)
+    answer = world.answers(uploads, keepers[:1])[0]
+    other = next(i for i in range(30) if i not in keepers)
+    signature = world.keys[other].sign(survivors.message(world.cohort))
+    body = other.to_bytes(4, "little") + signature + answer[68:-64]
+    with pytest.raises(FormatError, match=f"member {other}, who is not a keeper"):
+        read_answer(world.cohort, survivors, signed_answer(world, other, survivors, body))
+
+
+def test_a_changed_answer_is_refused():
+    world = World(5)
+    uploads = world.uploads(range(5))
+    survivors = Survivors(1, {number: each.digest for number, each in uploads.items()})
+    answer = world.answers(uploads, [world.cohort.keepers_of(1)[0]])[0]
+    share = 4 + 64  # where the first one begins
+    changed = answer[:share] + bytes([answer[share] ^ 1]) + answer[share + 1 :]
+    with pytest.raises(RejectedError, match="the signature is not that of"):
+        read_answer(world.cohort, survivors, changed)
+
+
 @pytest.mark.parametrize("cut", [0, 10, 100, -1])
 def test_a_truncated_upload_is_refused(cut):
     world = World(5)
@@ -321,6 +405,14 @@ def test_an_upload_of_another_epoch_is_not_replayed():
     world = World(5)
     with pytest.raises(FormatError, match="another cohort or epoch"):
         read_upload(world.cohort, 2, world.upload(2))
+
+
+def test_an_upload_of_a_member_that_is_not_there_is_refused():
+    world = World(5)
+    data, place = world.upload(2), len(world.cohort.context(1, b"upload"))
+    changed = data[:place] + (5).to_bytes(4, "little") + data[place + 4 :]
+    with pytest.raises(FormatError, match="member 5, expected one of 5"):
+        read_upload(world.cohort, 1, changed)
 
 
 def test_a_stranger_cannot_upload():
@@ -660,6 +752,7 @@ def test_fewer_shares_tell_nothing():
         ({"least": 10}, "least=10"),
         ({"threshold": 4}, "more than half"),
         ({"keepers": 10}, "9 to 9 of them"),
+        ({"neighbours": 6}, "6 neighbours for 9 members, expected 8 or more"),
         ({"neighbours": 7}, "7 neighbours"),
     ],
 )
@@ -667,6 +760,22 @@ def test_numbers_that_cannot_work_are_refused(numbers, words):
     cohort = World(9).cohort
     with pytest.raises(SettingError, match=words):
         replace(cohort, **numbers)
+
+
+@pytest.mark.parametrize("colluding", [0.0, 0.05, 0.2])
+def test_a_ring_holds_together_whoever_of_so_many_colludes(colluding):
+    """More neighbours are needed than without them: else keepers would refuse again and again."""
+    members = World(300, words=1).cohort.members
+    cohort = Cohort.of("pumps", members, 1, colluding=colluding)
+    chance = chance_of_silence(300, cohort.neighbours, cohort.colluding + 1, 1 / 3)
+    assert 300**2 / 2 * chance <= MAX_SPLIT
+
+
+@pytest.mark.parametrize("neighbours", [58, 61])
+def test_a_ring_has_enough_neighbours(neighbours):
+    cohort = World(130, words=1).cohort
+    with pytest.raises(SettingError, match=f"{neighbours} neighbours .*, expected 60 or more"):
+        replace(cohort, neighbours=neighbours)
 
 
 def test_members_are_in_order_and_once():

@@ -151,6 +151,8 @@ def test_a_sum_of_squares_that_is_not_exact_is_refused():
     assert noise.sums_of(np.full((20, 300), 16.0)).S[0] == 20 * 300 * 16.0**2
     with pytest.raises(CapacityError, match=r"2\.38e\+06"):
         noise.sums_of(np.full((31, 300), 16.0))  # each of the 300 would still fit
+    with pytest.raises(CapacityError, match=r"1\.97e\+07"):
+        noise.whole_sums_of(np.full((1, 300), 16.0))
 
 
 def test_only_positive_eigenvalues_follow_the_noise():
@@ -493,6 +495,15 @@ def test_clipped_sums_are_the_same_however_they_are_grouped(seed, sizes):
     assert sum(parts) == noise.whole_sums_of(X)
     difference = sum(parts) * 2.0**-8 - noise.sums_of(X)
     assert max(np.abs(a).max() for a in difference.arrays) <= 3 * shared.quantum
+
+
+def test_a_row_that_is_written_over_later_is_in_clipped_sums_as_it_was():
+    shared = Projection(n_inputs=3, n_hidden=4)
+    clipped, row = ClippedSums(NoiseSettings(4.0, 1e-5), shared), np.array([0.25, 0.5, 0.0])
+    expected = clipped.settings.noise(shared).whole_sums_of(row[None].copy())
+    clipped.push(row)
+    row[:] = 0.75
+    assert clipped.take() == expected
 
 
 @pytest.mark.parametrize("release", ["sums", "mean"])

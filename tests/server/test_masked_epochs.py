@@ -145,6 +145,32 @@ def test_too_few_uploads_are_never_opened(world):
     assert world.masked.status(FLEET, DEVICES[0]).state == "keeping"
 
 
+def test_keepers_are_not_asked_while_there_are_too_few_of_them(world):
+    """Their epoch could only fail, and with noise its samples would be lost."""
+    assert world.form(colluding=0.4, missing=0.0).threshold == 4
+    for device in DEVICES[:3]:
+        world.upload(device)
+    world.now += COLLECT_S
+    assert world.masked.status(FLEET, DEVICES[0]).state == "collecting"
+    world.upload(DEVICES[3])
+    assert world.masked.status(FLEET, DEVICES[0]).state == "keeping"
+
+
+def test_the_same_bytes_may_come_again_and_no_others(anywhere):
+    """An acknowledgement may be lost; two uploads of an epoch would show their difference."""
+    cohort, device = anywhere.form(), DEVICES[0]
+    epoch = anywhere.masked.status(FLEET, device).epoch
+    about = (cohort, anywhere.keys[device], epoch, anywhere.deltas[device], anywhere.random)
+    first, second = make_upload(*about), make_upload(*about)
+    assert first != second
+    assert anywhere.masked.upload(FLEET, device, epoch, first).uploaded
+    assert anywhere.masked.upload(FLEET, device, epoch, first).uploaded
+    with pytest.raises(ExistsError, match="takes no other upload"):
+        anywhere.masked.upload(FLEET, device, epoch, second)
+    with anywhere.service.database.reading() as tx:
+        assert tx.rows("select data from epoch_messages") == [(first,)]
+
+
 def test_a_late_upload_waits_for_the_next_epoch(world):
     cohort = world.form()
     for device in DEVICES[:4]:
@@ -177,8 +203,37 @@ def test_keepers_that_do_not_answer_fail_the_epoch(world):
         "failed",
         "found 1 valid answers of keepers, expected 3",
     )
+    with world.service.database.reading() as tx:
+        assert tx.one("select count(*) from epoch_messages") == (0,)
+        assert tx.one("select count(*) from epoch_boxes") == (0,)
     world.epoch()
     assert np.array_equal(world.total(), world.expected())
+
+
+def test_an_epoch_that_another_server_has_opened_does_not_fail(anywhere):
+    """Devices would send what the total has once more."""
+    anywhere.form()
+    for device in DEVICES:
+        number = anywhere.upload(device)
+    anywhere.masked.status(FLEET, DEVICES[0])
+    ((cohort, _, keeping),) = anywhere.masked.cohorts(FLEET)
+    for device in DEVICES:
+        anywhere.answer(device)
+    assert keeping.state == "keeping"
+    assert anywhere.masked._fail(FLEET, cohort, keeping, "too late").number == number + 1
+    assert anywhere.masked.result(FLEET, number)["state"] == "done"
+
+
+def test_a_total_with_the_same_epochs_of_another_history_has_another_version(world):
+    """A server that was restored counts the same numbers anew, of other uploads."""
+    world.form()
+    number = world.epoch()
+    before = world.masked.total(FLEET)
+    sql = "update epochs set signatures = '{}' where fleet = ? and epoch = ?"
+    world.service.writer.write(lambda tx: tx.run(sql, FLEET, number))
+    after = world.masked.total(FLEET)
+    assert after.through == before.through
+    assert after.version != before.version
 
 
 def test_a_revoked_device_is_in_no_new_cohort(world):
@@ -547,6 +602,9 @@ def test_an_open_fleet_has_no_masked_epochs(tmp_path):
     world.caller(DEVICES[0])
     with pytest.raises(SettingError, match="--reads masked"):
         world.service.masked.register(FLEET, DeviceKeys(bytes(32)).member(DEVICES[0]))
+    for ask in (world.service.masked.total, world.service.masked.total_bytes):
+        with pytest.raises(SettingError, match="--reads masked"):
+            ask(FLEET)
     world.service.close()
 
 

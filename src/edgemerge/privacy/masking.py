@@ -464,7 +464,8 @@ def chance_of_silence(members: int, keepers: int, threshold: int, missing: float
     """
     gone = int(members * missing)
     here = members - gone
-    ways = sum(comb(here, k) * comb(gone, keepers - k) for k in range(threshold))
+    few = range(min(threshold, keepers + 1))
+    ways = sum(comb(here, k) * comb(gone, keepers - k) for k in few)
     return ways / comb(members, keepers)
 
 
