@@ -839,7 +839,7 @@ def begins_outside(projection: Projection, samples: Array) -> bool:
     """Return whether the agent would stop at these samples, as its projection does not fit."""
     first = projection.to_grid(samples[:RANGE_CHECK_SAMPLES])
     far = (np.abs(first) > FAR_OUTSIDE).any(axis=1)
-    return is_mostly_outside(int(far.sum()), len(far))
+    return is_mostly_outside(int(far.sum()), len(first))
 
 
 def _hidden(samples: int) -> int:
