@@ -252,14 +252,42 @@ def test_mostly_outside_the_agent_stops_and_says_what_to_do(tmp_path, caplog):
     listener = Listener()
     assert run(config, stop=Event(), sinks=[listener]) == NO_USABLE_DATA == 5
     (said,) = [str(r.values["why"]) for r in caplog.records if r.message == "the agent stops"]
-    assert "of the first 100 samples 100 lie far outside" in said
+    assert "of the first 400 samples 400 lie far outside" in said
     assert "found a from " in said
     assert "expected -1 to 1" in said
     assert "[projection]" in said
-    assert len(listener.verdicts) == 99
+    assert len(listener.verdicts) == 400
     ranges = ("projection.low=48", "projection.high=52")
     told = ran(configured(tmp_path, "sync.every_s=0", NAMES, COLUMNS, *ranges, learn="normal"))
     assert len(told.verdicts) == 400
+
+
+def test_of_a_long_file_mostly_outside_the_agent_reads_only_the_first_1000_samples(tmp_path):
+    write_rows(tmp_path / "pump-1.csv", np.vstack([50.0 + NORMAL] * 3))
+    listener = Listener()
+    config = configured(tmp_path, "sync.every_s=0", NAMES, COLUMNS, learn="normal")
+    assert run(config, stop=Event(), sinks=[listener]) == NO_USABLE_DATA
+    assert len(listener.verdicts) == 999
+
+
+def test_a_machine_that_stands_still_at_first_is_watched(tmp_path):
+    rows = np.vstack([50.0 + NORMAL[:180], NORMAL])
+    write_rows(tmp_path / "pump-1.csv", rows)
+    told = ran(configured(tmp_path, "sync.every_s=0", NAMES, COLUMNS, learn="normal"))
+    assert len(told.verdicts) == len(rows)
+    assert told.statuses[-1]["monitor"]["outside"] == 180
+
+
+def test_what_was_outside_long_ago_is_not_said_again(tmp_path, caplog):
+    rows = NORMAL.copy()
+    rows[20:30, 0] = 50.0
+    rows[300:320, 2] = 40.0
+    write_rows(tmp_path / "pump-1.csv", rows)
+    ran(configured(tmp_path, "sync.every_s=0", NAMES, COLUMNS, learn="normal"))
+    began = [r.values for r in caplog.records if r.message == "a problem with the data began"]
+    said = [values["words"] for values in began if values["problem"] == "outside range"]
+    assert ": a from 50 to 50, expected -1 to 1. " in said[0]
+    assert ": c from 40 to 40, expected -1 to 1. " in said[1]
 
 
 def test_a_restored_monitor_of_an_agent_is_a_monitor(tmp_path):

@@ -1,13 +1,21 @@
 """What is found in a file of readings: the odd ones that people really have."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
 
-from edgemerge.agent.proposal import choose_columns, inspect_bytes, inspect_file
+from edgemerge.agent.proposal import (
+    MAX_ROWS,
+    begins_outside,
+    choose_columns,
+    inspect_bytes,
+    inspect_file,
+    propose,
+)
 from edgemerge.agent.rows import CsvRows, RowReader, TimeFormat
 from edgemerge.core.errors import SampleError
 
@@ -288,3 +296,43 @@ def test_only_the_beginning_of_a_large_file_is_read(tmp_path, monkeypatch):
     report = inspect_file(tmp_path / "large.csv")
     assert not report.whole
     assert 10 < report.rows < 30
+
+
+@pytest.mark.parametrize("header", ["a,b\n", ""])
+def test_of_a_file_with_many_rows_the_first_are_looked_at_and_none_is_called_unfit(header):
+    lines = [f"{i % 7},{i % 5}\n" for i in range(MAX_ROWS + 200)]
+    for more, whole in ((200, False), (1, False), (0, True)):
+        report = found(header + "".join(lines[: MAX_ROWS + more]))
+        assert (report.rows, report.skipped, report.whole) == (MAX_ROWS, 0, whole)
+
+
+def proposed(rows, times=None, **settings):
+    """Propose a configuration for rows of two columns; return it."""
+    lines = [f"{a:.3f},{b:.3f}" for a, b in rows]
+    head = "a,b" if times is None else "time,a,b"
+    lines = lines if times is None else [",".join(p) for p in zip(times, lines, strict=True)]
+    report = found("\n".join([head, *lines]))
+    return propose(None, report, choose_columns(report, []), device="pump", **settings)
+
+
+def test_a_beginning_unlike_the_rest_widens_the_range_only_if_the_agent_would_stop_at_it():
+    rows = np.random.default_rng(0).normal(size=(40_000, 2))
+    for starting, widens in ((400, False), (600, True)):
+        rows[:starting, 0] = np.linspace(500.0, 50.0, starting)
+        made = proposed(rows)
+        assert not begins_outside(made.projection, rows)
+        assert (made.projection.high[0] > 400.0) == widens
+        assert any("cut those rows off" in words for words in made.remarks) == widens
+
+
+def test_with_a_time_zone_nothing_is_said_of_utc_and_of_daylight_saving():
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    for start in (datetime(2026, 3, 28, 23, 0), datetime(2026, 10, 24, 22, 0)):  # in UTC
+        minutes = (start.replace(tzinfo=UTC) + timedelta(minutes=i) for i in range(300))
+        berlin = [
+            f"{each.astimezone(ZoneInfo('Europe/Berlin')):%Y-%m-%d %H:%M}" for each in minutes
+        ]
+        (clocks, zone) = proposed(rows, berlin).remarks
+        assert clocks in ("1 gap in time", "1 row is older than the row before")
+        assert zone.endswith("are read as UTC: give --time-zone if they are not")
+        assert proposed(rows, berlin, time_zone="Europe/Berlin").remarks == ()

@@ -216,7 +216,7 @@ CASES = [
     ),
     Case(
         "a range ten times too small", table(),
-        ("projection.low=-0.1", "projection.high=0.1"), 5, 99,
+        ("projection.low=-0.1", "projection.high=0.1"), 5, 200,
         words="lie far outside the projection's range: found flow from",
     ),
     Case(

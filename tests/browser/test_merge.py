@@ -5,6 +5,7 @@ from playwright.sync_api import expect
 
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.http import HttpExchange
+from tests.browser.visitor import PHONE
 from tests.browser.workshop import FLEET, SHARED
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("browser")]
@@ -126,4 +127,16 @@ def test_all_of_it_works_with_the_keyboard_alone(visitor):
             break
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Undo choice 1")).to_be_visible()
+    visitor.must_be_quiet()
+
+
+def test_on_a_phone_the_names_in_the_matrix_are_whole(shop, visit):
+    for device in ("hall-a-pump-1", "hall-a-pump-2"):
+        shop.add(device, "idle")
+    visitor = visit(viewport=PHONE)
+    visitor.sign_in(shop.here.token, f"/ui/fleets/{FLEET}/merge")
+    expect(visitor.page.locator("table.matrix")).to_be_visible()
+    cut = "e => e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight"
+    names = visitor.page.locator(".matrix label bdi")
+    assert names.evaluate_all(f"names => names.map({cut})") == [False, False]
     visitor.must_be_quiet()

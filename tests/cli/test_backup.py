@@ -41,13 +41,15 @@ def test_the_database_can_be_named_by_the_variable_of_the_server(hub, tmp_path):
     assert made.exit_code == 0
     assert "contributions  1" in made.stdout
     new = tmp_path / "new.sqlite"
-    assert call("restore", out, EDGEMERGE_DATABASE=f"sqlite:///{new}").exit_code == 0
+    restored = call("restore", out, EDGEMERGE_DATABASE=f"sqlite:///{new}")
+    assert restored.exit_code == 0
+    assert "replaced       none\n" in restored.stdout
     assert new.exists()
 
 
 def test_what_cannot_be_backed_up_or_restored_is_refused_in_one_line(tmp_path):
-    words = failure(call("backup", "--database", tmp_path / "none", "--out", tmp_path / "out"))
-    assert "there is no database" in words
+    none = call("backup", "--database", tmp_path / "none", "--out", tmp_path / "out")
+    assert "there is no database" in failure(none, ExitCode.NO_DATA)
     (tmp_path / "no.backup").write_text("text")
     wrong = call("restore", tmp_path / "no.backup", "--database", tmp_path / "new.sqlite")
     assert "is no backup of edgemerge" in failure(wrong)

@@ -98,6 +98,31 @@ path = "in.csv"
         assert "set low and high in [projection]" in told.advice
 
 
+@pytest.mark.slow
+def test_an_input_outside_the_range_has_its_name_and_a_slow_start_is_no_failure(tmp_path):
+    (tmp_path / "in.csv").write_text(
+        "flow,heat\n" + "90,2\n" * 300 + "1,2\n" * 600, encoding="utf-8"
+    )
+    text = """
+device = "pump-1"
+state = "state"
+[projection]
+n_inputs = 2
+names = ["flow", "heat"]
+low = 0.0
+high = 10.0
+[source]
+kind = "csv"
+path = "in.csv"
+"""
+    (tmp_path / "pump.toml").write_text(text, encoding="utf-8")
+    (told,) = [
+        each for each in doctor.check_config(tmp_path / "pump.toml") if each.about == "range"
+    ]
+    assert told.level == "warn"
+    assert told.words.endswith("most often input flow")
+
+
 ROWS = "flow,heat\n" + "1.5,2.5\n" * 150
 
 

@@ -110,3 +110,16 @@ def test_a_range_is_taken_from_evenly_spaced_rows_of_a_large_file():
     assert set(np.diff(found)) == {8.0}
     few = evenly_spaced_rows(np.array_split(rows[:100], 3))
     assert np.array_equal(few, rows[:100])
+
+
+def test_a_column_of_times_is_named_when_the_range_is_taken_from_the_samples(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{i},{x:.3f}" for i, x in enumerate(rng.normal(size=300))]
+    path = tmp_path / "pump.csv"
+    path.write_text("\n".join(["t,flow", *rows]), encoding="utf-8")
+    assert call("replay", path).stderr.splitlines()[0] == (
+        "note: as a time or a counter does, t only rises; if it is no reading, leave it out: "
+        "--columns flow"
+    )
+    assert "note:" not in call("replay", path, "--columns", "flow").stderr
+    assert "note:" not in call("replay", path, "--columns", "t,flow").stderr

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from edgemerge import Stats, decode, encode
-from edgemerge.core.errors import DeniedError, FormatError, SettingError
+from edgemerge.core.errors import DeniedError, FormatError, SettingError, UnknownError
 from edgemerge.core.ledger import Selection
 from edgemerge.server import audit, backup, contributions
 from edgemerge.server.audit import HeadFile
@@ -452,7 +452,7 @@ def test_the_schema_of_80453b9_is_backed_up_and_restored_into_either_database(tm
 
 
 def test_a_database_that_is_not_there_or_not_ours_is_not_backed_up(tmp_path):
-    with pytest.raises(SettingError, match="there is no database"):
+    with pytest.raises(UnknownError, match="there is no database"):
         backup.backup(str(tmp_path / "none.db"), tmp_path / "out")
     sqlite3.connect(tmp_path / "other.db").executescript("create table t (x)")
     with pytest.raises(FormatError, match="no database of edgemerge"):

@@ -21,7 +21,11 @@ from edgemerge.core.monitor import FAR_OUTSIDE, MonitorEvent, Result
 from edgemerge.delivery import unusual
 
 NAMED_INPUTS = 3  # inputs that an alarm names
-RANGE_CHECK_SAMPLES = 100  # after which most samples must have been inside the range
+# After so many samples most must have been inside the range. A machine that stands still or
+# starts slowly is outside at first, and the range of `init` leaves out what is rare.
+RANGE_CHECK_SAMPLES = 1000
+MIN_RANGE_SAMPLES = 100  # of a file that ends before
+FORGET_SAMPLES = 100  # inside the range, after which it is no longer said what was outside
 RECENT_EVENTS = 16  # that the status has
 
 logger = logging.getLogger(__name__)
@@ -58,6 +62,11 @@ class OutsideError(EdgemergeError, ValueError):
     """Most of the first samples lie far outside the projection's range."""
 
 
+def is_mostly_outside(outside: int, samples: int) -> bool:
+    """Return whether most of the first samples lie far outside the range: the agent stops then."""
+    return 2 * outside > samples
+
+
 class Judge:
     """Gives samples to the monitor, and adds the names of inputs to its results."""
 
@@ -76,7 +85,9 @@ class Judge:
         self._names, self._clock = names, clock
         self._read: tuple[str, ...] | None = None
         self._reading: Reading | None = None  # the last one
-        self._found: dict[int, tuple[float, float]] = {}  # ranges of inputs that were far outside
+        # Ranges of the inputs that were far outside lately, and the last sample that was.
+        self._found: dict[int, tuple[float, float]] = {}
+        self._last_outside = 0
         self._ahead_s = 0.0  # of the time of day: the time of samples
         self._has_one_pattern = isinstance(memory.learner, Detector)
         self._last: MonitorEvent | None = _newest(memory)
@@ -85,7 +96,7 @@ class Judge:
         """Return the verdict on the sample that a reading completes; None if it completes none.
 
         Raises:
-            OutsideError: Of the first 100 samples, most were far outside the projection's range.
+            OutsideError: Of the first 1000 samples, most were far outside the projection's range.
         """
         memory = self._memory
         memory.position, self._read, self._reading = reading.position, reading.names, reading
@@ -112,9 +123,22 @@ class Judge:
             self._quality.sample(outside=is_outside)
         if is_outside:
             self._count_outside(sample)
-        if memory.index == RANGE_CHECK_SAMPLES and 2 * memory.monitor.outside > memory.index:
-            raise OutsideError(self._outside_words())
+        if memory.index == RANGE_CHECK_SAMPLES:
+            self._check_range()
         return verdict
+
+    def end(self) -> None:
+        """Judge no more, since the source has ended.
+
+        Raises:
+            OutsideError: Of all samples, 100 to 1000, most were far outside the projection's range.
+        """
+        if MIN_RANGE_SAMPLES <= self._memory.index < RANGE_CHECK_SAMPLES:
+            self._check_range()
+
+    def _check_range(self) -> None:
+        if is_mostly_outside(self._memory.monitor.outside, self._memory.index):
+            raise OutsideError(self._outside_words())
 
     def count_skipped(self, skipped: int) -> None:
         """Count the rows that the source skipped since the last reading; `skipped` are all."""
@@ -201,6 +225,9 @@ class Judge:
             logger.warning("a sample was skipped", extra={"values": values})
 
     def _count_outside(self, sample: NDArray[np.float64]) -> None:
+        if self._memory.index - self._last_outside > FORGET_SAMPLES:
+            self._found.clear()
+        self._last_outside = self._memory.index
         low, high = self._range()
         far = np.abs(sample - (low + high) / 2.0) > FAR_OUTSIDE * (high - low) / 2.0
         for i in np.flatnonzero(far).tolist():
@@ -273,6 +300,7 @@ KIND_WORDS = {
     "episode began": ("an alarm began", "episode"),
     "episode ended": ("the alarm has ended", "episode"),
     "new pattern": ("new pattern, which waits for a review", "pattern"),
+    "pattern met again": ("an odd pattern came again", "pattern"),
     "pattern dropped": ("the oldest pattern was dropped to make room", "pattern"),
     "drift": ("the samples drift away from what commissioning saw", "drift"),
     "learning stopped": (

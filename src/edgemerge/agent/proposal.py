@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
 from math import log2
@@ -33,6 +33,7 @@ from edgemerge.agent.config import (
     SourceConfig,
 )
 from edgemerge.agent.factory import make_features
+from edgemerge.agent.judge import RANGE_CHECK_SAMPLES, is_mostly_outside
 from edgemerge.agent.rows import (
     TIME_UNITS,
     BadRow,
@@ -43,7 +44,7 @@ from edgemerge.agent.rows import (
     with_decimal_point,
 )
 from edgemerge.core.errors import SampleError, SettingError
-from edgemerge.core.monitor import COMMISSIONING_PER_HIDDEN
+from edgemerge.core.monitor import COMMISSIONING_PER_HIDDEN, FAR_OUTSIDE
 from edgemerge.core.patterns import common
 from edgemerge.core.projection import Projection
 from edgemerge.files import UTF16_WORDS, is_utf16
@@ -151,6 +152,16 @@ class FileReport:
         times = self.times[mask] if len(self.times) else self.times
         about = _pace(times)
         return replace(self, columns=columns, rows=int(mask.sum()), times=times, **about)
+
+    def in_zone(self, name: str) -> FileReport:
+        """Return what was found if the times, which name no zone, are of this one."""
+        if self.time is None or self.zone_is_known:
+            return self
+        form, after, times = TimeFormat(zone=name), None, self.times.copy()
+        for i in np.flatnonzero(np.isfinite(times)).tolist():
+            local = datetime.fromtimestamp(times[i], UTC).replace(tzinfo=None)
+            times[i] = after = form.parse(local.isoformat(), after)
+        return replace(self, times=times, zone_is_known=True, **_pace(times))
 
     def usable(self) -> list[ColumnReport]:
         """Return the columns that can be watched."""
@@ -281,6 +292,7 @@ def inspect_bytes(data: bytes, *, whole: bool = True) -> FileReport:
     text, encoding = _decoded(data)
     lines = text.split("\n")
     lines = [line.removesuffix("\r") for line in (lines if whole else lines[:-1])]
+    whole = whole and len(lines) <= MAX_ROWS + 100
     lines = lines[: MAX_ROWS + 100]
     filled = [line for line in lines if line.strip()]
     if not filled:
@@ -320,7 +332,8 @@ def _inspect_csv(lines: list[str], *, whole: bool) -> FileReport:
         names, units = rows[first - 2], names
     header = bool(names) and not any(_number(each, decimal) is not None for each in names)
     data = [row for row in rows[first:] if row and row not in (names, units)]
-    fitting = [row for row in data if len(row) == width][:MAX_ROWS]
+    whole, data = whole and len(data) <= MAX_ROWS, data[:MAX_ROWS]
+    fitting = [row for row in data if len(row) == width]
     start = first - 1 - bool(units) if header else first
     cells = list(zip(*fitting, strict=True))
     found = _FoundColumns(names if header else [], cells, decimal)
@@ -339,6 +352,7 @@ def _inspect_csv(lines: list[str], *, whole: bool) -> FileReport:
 
 def _inspect_json(lines: list[str], *, whole: bool) -> FileReport:
     rows, skipped = [], 0
+    whole = whole and len(lines) <= MAX_ROWS
     for line in lines[:MAX_ROWS]:
         try:
             row = json.loads(line)
@@ -718,6 +732,8 @@ def propose(
         follow: Whether the file grows, and is followed.
     """
     parts = [member.report for member in members] or [report]
+    if time_zone is not None:
+        parts = [part.in_zone(time_zone) for part in parts]
     readings = [part.readings([part.columns[c.number - 1] for c in columns]) for part in parts]
     rates = [part.rate_hz for part in parts if part.rate_hz]
     rate = float(np.median(rates)) if rates else None
@@ -738,8 +754,15 @@ def propose(
     names = make_features(config).names([column.name for column in columns])
     kept = samples[common(samples)] if len(samples) >= MIN_SAMPLES else samples
     settings: dict[str, Any] = {"n_hidden": hidden, "seed": seed, "activation": "tanh"}
-    shared = Projection.of_data(kept, margin=MARGIN, names=_unique(names), **settings)
+    settings |= {"margin": MARGIN, "names": _unique(names)}
+    shared = Projection.of_data(kept, **settings)
     remarks = _remarks(parts, columns, usual, hidden)
+    if any(begins_outside(shared, part) for part in each if len(part)):
+        shared = Projection.of_data(samples, **settings)
+        remarks.append(
+            "the range has a beginning that is unlike the rest: if the machine is seldom like "
+            "that, cut those rows off and run init again"
+        )
     commissioning = max(_commissioning(part, hidden) for part in (each if several else [samples]))
     config = replace(config, monitor=replace(config.monitor, commissioning=commissioning))
     kept_members = tuple(members if several else ())
@@ -814,6 +837,13 @@ def _samples(config: Config, readings: Array) -> Array:
     return np.array(found).reshape(len(found), -1)
 
 
+def begins_outside(projection: Projection, samples: Array) -> bool:
+    """Return whether the agent would stop at these samples, as its projection does not fit."""
+    first = projection.to_grid(samples[:RANGE_CHECK_SAMPLES])
+    far = (np.abs(first) > FAR_OUTSIDE).any(axis=1)
+    return is_mostly_outside(int(far.sum()), len(first))
+
+
 def _hidden(samples: int) -> int:
     fitting = [n for n in HIDDEN if COMMISSIONING_PER_HIDDEN * n <= COMMISSIONING_SHARE * samples]
     return fitting[0] if fitting else HIDDEN[-1]
@@ -884,7 +914,7 @@ def _time_remarks(reports: Sequence[FileReport]) -> list[str]:
     if not any(report.time for report in reports):
         found.append("no column has date and time: results have the time at which a row is read")
     if reports[0].time and not reports[0].zone_is_known:
-        found.append("times name no zone and are read as UTC: set source.time_zone if they are not")
+        found.append("times name no zone and are read as UTC: give --time-zone if they are not")
     return found
 
 

@@ -245,6 +245,7 @@ class Loop:
             self.tend()
         self._tend_quality()
         if inbox.ended and inbox.error is None:
+            self._agent.judge.end()
             self._log_end()
         if sync_at_end and not stop.is_set():
             self.sync(stop)

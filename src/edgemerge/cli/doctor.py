@@ -451,7 +451,8 @@ def check_table(config: Any) -> Iterator[Finding]:
         words = f"there is no column {missing[0]!r} among {', '.join(names)[:200]}"
         yield Finding("fail", "table", words, "see [source] columns and time")
     if not wrong and not missing:
-        words = f"{report.rows:,} rows of {len(names)} columns, {report.skipped:,} do not fit"
+        rows = f"{report.rows:,} rows" if report.whole else f"the first {report.rows:,} rows"
+        words = f"{rows} of {len(names)} columns, {report.skipped:,} do not fit"
         yield Finding("ok" if not report.skipped else "warn", "table", words, "see its log")
         yield from _check_two_times(times, told)
 
@@ -516,16 +517,18 @@ def check_range(config: Any) -> Iterator[Finding]:
     """Check whether the samples of the source's file lie in the projection's range."""
     import numpy as np
 
+    from edgemerge.agent.judge import RANGE_CHECK_SAMPLES, is_mostly_outside
     from edgemerge.core.monitor import FAR_OUTSIDE
 
     if config.projection is None or config.source.kind not in ("csv", "jsonl", "tail"):
         return
     about, total, outside = "range", 0, np.zeros(config.projection.n_inputs, np.int64)
-    rows = 0
+    rows, first = 0, 0
     try:
         for x in islice(_samples_of(config), MAX_CHECKED_SAMPLES):
             far = np.abs(config.projection.to_grid(x)) > FAR_OUTSIDE
             total, rows, outside = total + 1, rows + bool(far.any()), outside + far
+            first = rows if total <= RANGE_CHECK_SAMPLES else first
     except (EdgemergeError, OSError) as error:
         yield Finding("warn", about, one_line(error), "see [source], [features] and [projection]")
         return
@@ -534,8 +537,10 @@ def check_range(config: Any) -> Iterator[Finding]:
         return
     words = f"{rows:,} of the first {total:,} samples are far outside the projection's range"
     if rows:
-        words += f", most often input {int(outside.argmax()) + 1}"
-    level = "ok" if not rows else "fail" if 2 * rows > total else "warn"
+        names = config.projection.names or [str(i + 1) for i in range(len(outside))]
+        words += f", most often input {names[outside.argmax()]}"
+    stops = is_mostly_outside(first, min(total, RANGE_CHECK_SAMPLES))  # the agent would
+    level = "ok" if not rows else "fail" if stops else "warn"
     advice = "set low and high in [projection] on all devices: where each input usually lies"
     yield Finding(level, about, words, advice)
 

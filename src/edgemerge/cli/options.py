@@ -140,6 +140,9 @@ def _projection_from_samples(like: Path, columns: list[str], given: dict[str, An
     return Projection.of_data(X, **given)
 
 
+RISING_ROWS = 100  # that must rise, all of them
+
+
 def evenly_spaced_rows(batches: Iterable[Any]) -> Any:
     """Return at most 8192 rows of all batches, evenly spaced; all rows if there are fewer."""
     from numpy import empty, vstack
@@ -157,7 +160,22 @@ def _rows_of_csv(like: Path, columns: list[str], expected: Sequence[str]) -> Any
     from edgemerge.cli.samples import open_csv
 
     with open_csv(str(like), "range", columns=columns, expected=expected) as rows:
-        return evenly_spaced_rows(rows)
+        X = evenly_spaced_rows(rows)
+    if not columns:
+        _remark_times(X, rows.names)
+    return X
+
+
+def _remark_times(X: Any, names: Sequence[str]) -> None:
+    """Say which inputs only rise: an input of times makes every later sample an odd one."""
+    rises = (X[1:] > X[:-1]).all(axis=0) if len(X) >= RISING_ROWS else [False] * len(names)
+    rest = [name for name, only_rises in zip(names, rises, strict=True) if not only_rises]
+    if 0 < len(rest) < len(names):
+        words = " and ".join(name for name in names if name not in rest)
+        remark(
+            f"note: as a time or a counter does, {words} only rises; if it is no reading, leave "
+            f"it out: --columns {','.join(rest)}"
+        )
 
 
 def _rows_of_chunks(like: Path, columns: list[str], expected: Sequence[str]) -> Any:

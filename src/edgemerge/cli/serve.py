@@ -238,7 +238,7 @@ def restore(
         "audit_head": done.audit_head,
         "timeline": done.timeline,
     }
-    print_json(found) if as_json else print_fields(found)
+    print_json(found) if as_json else print_fields({**found, "replaced": done.replaced or "none"})
     remark(
         f"What happened after {format_time(done.backup.made)} is lost, except what devices share "
         "again by themselves."

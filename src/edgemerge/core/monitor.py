@@ -862,7 +862,8 @@ class Monitor:
         """
         found = [e for e in self.episodes if number is None or e.number == number]
         if number is not None and not found:
-            raise UnknownError(f"no episode {number}; known: {[e.number for e in self.episodes]}")
+            known = ", ".join(str(e.number) for e in self.episodes) or "none yet"
+            raise UnknownError(f"found no episode {number}, expected one of these: {known}")
         for episode in found:
             episode.acknowledged = True
 

@@ -26,7 +26,7 @@ from time import gmtime, strftime, time
 from typing import Any, BinaryIO
 
 from edgemerge import __version__
-from edgemerge.core.errors import EdgemergeError, FormatError, SettingError
+from edgemerge.core.errors import EdgemergeError, FormatError, SettingError, UnknownError
 from edgemerge.exchange.client import FIRST_HASH
 from edgemerge.files import sync_folder, write_atomically
 from edgemerge.server import audit
@@ -224,7 +224,7 @@ def backup(url: str, out: Path) -> BackupFacts:
 def _copy_from_file(path: Path, image: Path) -> None:
     """Copy a SQLite database as of one moment; it is not kept from writing."""
     if not path.exists():
-        raise SettingError(f"there is no database {path}: give that of your server")
+        raise UnknownError(f"there is no database {path}: give that of your server")
     with _named(path), closing(_connected(path)) as source:
         (found,) = source.execute("pragma application_id").fetchone()
         if found != APPLICATION_ID:
