@@ -671,3 +671,37 @@ def test_arrays_that_do_not_fit_are_not_added():
     for wrong in ([fits], (fits,) * 9):
         with pytest.raises(ValueError, match="unlike"):
             kernel.MODULE.add_arrays(total, wrong)
+
+
+@pytest.mark.parametrize("bits", [512, 256])
+@pytest.mark.parametrize(("n", "N"), [(1, 1), (15, 8), (16, 12), (33, 23)])
+def test_the_fit_to_own_samples_is_that_of_plain_products(n, N, bits):
+    has_vectors = kernel.MODULE.use_loops(bits) > 0
+    rng = np.random.default_rng(n)
+    full_P, full_U = (M + M.T for M in rng.normal(size=(2, N, N)))
+    P, U = (np.asfortranarray(np.where(np.tri(N) > 0, M, np.nan)) for M in (full_P, full_U))
+    V, apart = rng.normal(size=(N, n)), np.full((N, n + 3), np.nan)[:, :n]
+    apart[:] = rng.normal(size=(N, n))
+    B = full_P @ (V + apart)
+    expected = (B * V).sum(), (B * (full_U @ B)).sum(), np.trace(full_U @ full_P)
+    found = kernel.MODULE.own_fit(P, U, V, apart)
+    assert found == pytest.approx(expected, rel=1e-10) if has_vectors else found is None
+
+
+def test_arrays_that_do_not_fit_are_left_to_blas():
+    P, U = np.eye(4, order="F"), np.ones((4, 4), order="F")
+    V, few = np.ones((4, 3)), np.ones((3, 3))
+    odd = (few, V.astype(np.float32), np.ones(12), V[:, ::2], unaligned(np.ones(12)), [1.0] * 12)
+    given = (P, U, V, few, *odd)
+    before = [sys.getrefcount(each) for each in given]
+    assert all(
+        kernel.MODULE.own_fit(*arrays) is None
+        for each in odd
+        for arrays in ((each, U, V, V), (P, each, V, V), (P, U, each, V), (P, U, V, each))
+    )
+    assert kernel.MODULE.own_fit(P, U, V, np.ones((4, 2))) is None
+    assert [sys.getrefcount(each) for each in given] == before
+    with pytest.raises(TypeError, match="found 3 arguments, expected 4"):
+        kernel.MODULE.own_fit(P, U, V)
+    kernel.MODULE.use_loops(0)
+    assert kernel.MODULE.own_fit(P, U, V, V) is None

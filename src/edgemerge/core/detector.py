@@ -252,13 +252,12 @@ class Model:
 
     def fit(self) -> Fit | OwnFit:
         """Return how well everything known is fitted, or own samples if they set the scale."""
-        cache, own = self.cache(), self.own
-        if cache.fit is None:
-            V = own.V + self.others.V if self.others else own.V
-            if self.on_own_scale:
-                cache.fit = cache.own_fit_to(V, own.U, own.V, own.S)
-            else:
-                cache.fit = cache.fit_to(V, own.S + self.others.S if self.others else own.S)
+        cache, own, others = self.cache(), self.own, self.others
+        if cache.fit is None and others and self.on_own_scale:
+            cache.fit = cache.own_fit_to(own.V, own.U, own.S, others.V)
+        elif cache.fit is None:
+            V = own.V + others.V if others else own.V
+            cache.fit = cache.fit_to(V, own.S + others.S if others else own.S)
         return cache.fit
 
     def level(self) -> Level:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
+from edgemerge import kernel
 from edgemerge.core.errors import RidgeWarning, SettingError, SolveError
 from edgemerge.core.projection import Projection, aligned_empty
 
@@ -272,18 +273,24 @@ class Cache:
         B = self._readout(V)
         return Fit(max(float(S.sum() - np.vdot(B, V)), 0.0), float(np.vdot(B, B)))
 
-    def own_fit_to(self, V: Array, U: Array, own_V: Array, own_S: Array) -> OwnFit:
-        """Compute the fit to own samples, with V of everything that is in P.
+    def own_fit_to(self, own_V: Array, U: Array, S: Array, others_V: Array) -> OwnFit:
+        """Compute the fit to own samples, with B from V of own and others' samples.
 
         U is that of own samples, its lower triangle in Fortran's order.
         """
+        found = None
+        if kernel.Run is not None:
+            found = kernel.MODULE.own_fit(self.P, U, own_V, others_V)
+        BV, BUB, freedom = found or self._own_products(own_V, U, own_V + others_V)
+        return OwnFit(max(float(S.sum() - 2.0 * BV + BUB), 0.0), float(freedom))  # M10
+
+    def _own_products(self, own_V: Array, U: Array, V: Array) -> tuple[Any, Any, Any]:
+        """Return ⟨B, V⟩ and ⟨B, UB⟩ of own samples, and tr(UP)."""
         B = self._readout(V)
         # tr(BᵀUB) from U and BBᵀ, which is half of a product and lies in one triangle
         BB = blas.dsyrk(1.0, B.T, trans=1, lower=1)
         UU = (U * lower_weights(len(U))).T  # in the order of memory, as both products are
-        BUB, freedom = np.vdot(UU, BB.T), np.vdot(UU, self.P.T)
-        squares = own_S.sum() - 2.0 * np.einsum("ij,ij->", B, own_V) + BUB  # M10
-        return OwnFit(max(float(squares), 0.0), float(freedom))
+        return np.einsum("ij,ij->", B, own_V), np.vdot(UU, BB.T), np.vdot(UU, self.P.T)
 
     def _readout(self, V: Array) -> Array:
         B = np.empty_like(V)  # without one, SciPy fills B with zeros first

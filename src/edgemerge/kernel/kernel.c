@@ -211,6 +211,12 @@ INLINE void update_square(int fused, int add, int times, size_t N, const double 
     update_corner(N - i, times, N, g + i, wh + i, h + i, U + i * N + i, u + i);
 }
 
+/* A matrix whose rows may be apart. */
+typedef struct {
+    size_t rows, n, wide;
+    const double *at;
+} Rows;
+
 /* ---- one run: the arrays of a model, its numbers, the last sample ---- */
 
 enum { A_, B_, TABLE, GAIN, SHIFT, U_, V_, C_, S_, P_, OTHERS, ARRAYS };
@@ -461,6 +467,73 @@ INLINE void settle_body(size_t rows, size_t n, size_t wide, double weight, doubl
     }
 }
 
+enum { TILE = 16, DEEP = 8 }; /* columns of V at a time, and rows, whose sums stay in registers */
+
+/* The sum over k of M[i][k] T[k], for DEEP rows i; rows of M are `wide` apart, rows of T have TILE. */
+INLINE void times_tile(int fused, size_t from, size_t wide, const double *restrict M,
+                       const double *restrict T, double *restrict out)
+{
+    const double *restrict m1 = M + wide, *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
+    const double *restrict m4 = m3 + wide, *restrict m5 = m4 + wide, *restrict m6 = m5 + wide;
+    const double *restrict m7 = m6 + wide;
+#pragma omp simd
+    for (size_t j = 0; j < TILE; j++) {
+        double s0 = 0.0, s1 = 0.0, s2 = 0.0, s3 = 0.0, s4 = 0.0, s5 = 0.0, s6 = 0.0, s7 = 0.0;
+        for (size_t k = from; k < wide; k++) {
+            const double t = T[k * TILE + j];
+            s0 = FMA(M[k], t, s0);
+            s1 = FMA(m1[k], t, s1);
+            s2 = FMA(m2[k], t, s2);
+            s3 = FMA(m3[k], t, s3);
+            s4 = FMA(m4[k], t, s4);
+            s5 = FMA(m5[k], t, s5);
+            s6 = FMA(m6[k], t, s6);
+            s7 = FMA(m7[k], t, s7);
+        }
+        out[j] = s0;
+        out[j + TILE] = s1;
+        out[j + 2 * TILE] = s2;
+        out[j + 3 * TILE] = s3;
+        out[j + 4 * TILE] = s4;
+        out[j + 5 * TILE] = s5;
+        out[j + 6 * TILE] = s6;
+        out[j + 7 * TILE] = s7;
+    }
+}
+
+/* What tells how B = PV fits own samples, V being that of all: <B, own V> and <B, UB>, tile by tile,
+ * so that neither V nor B is stored. `side` is N in whole DEEPs; P (side, side) is symmetric, and U has
+ * its upper triangle twice instead of the lower one; `tiles` is (3, side, TILE). Zeros fill up. */
+INLINE void own_fit_body(int fused, size_t side, const double *restrict P, const double *restrict U,
+                         const Rows *own, const Rows *others, double *restrict tiles, double *found)
+{
+    const size_t size = side * TILE;
+    double *restrict mine = tiles, *restrict T = mine + size, *restrict B = T + size;
+    double BV = 0.0, BUB = 0.0, UB[DEEP * TILE];
+    for (size_t first = 0; first < own->n; first += TILE) {
+        const size_t width = own->n - first < TILE ? own->n - first : TILE;
+        if (width < TILE)
+            memset(tiles, 0, 2 * size * sizeof *tiles);
+        for (size_t i = 0; i < own->rows; i++) {
+            const double *restrict v = own->at + i * own->wide + first;
+            const double *restrict o = others->at + i * others->wide + first;
+            for (size_t j = 0; j < width; j++) {
+                mine[i * TILE + j] = v[j];
+                T[i * TILE + j] = v[j] + o[j];
+            }
+        }
+        for (size_t i = 0; i < side; i += DEEP)
+            times_tile(fused, 0, side, P + i * side, T, B + i * TILE); /* M3 */
+        BV += dot(fused, size, B, mine);
+        for (size_t i = 0; i < side; i += DEEP) {
+            times_tile(fused, i, side, U + i * side, B, UB);
+            BUB += dot(fused, DEEP * TILE, UB, B + i * TILE);
+        }
+    }
+    found[0] = BV;
+    found[1] = BUB;
+}
+
 /* The loops for one kind of CPU; `vector` is the bits of a register that they are compiled for. */
 typedef struct {
     int vector;
@@ -470,6 +543,8 @@ typedef struct {
     void (*column_sums)(size_t k, size_t n, const double *X, double *C, double *S);
     void (*add_arrays)(size_t k, size_t n, const double *const *from, double *to);
     void (*settle)(size_t rows, size_t n, size_t wide, double weight, double quantum, double *M);
+    void (*own_fit)(size_t side, const double *P, const double *U, const Rows *own, const Rows *others,
+                    double *tiles, double *found);
 } Loops;
 
 #define COMPILE_LOOPS(name, vector, fused, target)                                                     \
@@ -495,8 +570,13 @@ typedef struct {
     {                                                                                                  \
         settle_body(rows, n, wide, weight, quantum, M);                                                \
     }                                                                                                  \
-    static const Loops name = {vector,             step_##name,       to_grid_##name,                  \
-                               column_sums_##name, add_arrays_##name, settle_##name};
+    target static void own_fit_##name(size_t side, const double *P, const double *U, const Rows *own,  \
+                                      const Rows *others, double *tiles, double *found)                \
+    {                                                                                                  \
+        own_fit_body(fused, side, P, U, own, others, tiles, found);                                    \
+    }                                                                                                  \
+    static const Loops name = {vector,           step_##name,   to_grid_##name, column_sums_##name,    \
+                               add_arrays_##name, settle_##name, own_fit_##name};
 
 COMPILE_LOOPS(any_cpu, 0, 0, )
 #ifdef HAVE_AVX
@@ -572,6 +652,17 @@ static int get_floats(PyObject *const *args, int count, int changed, Py_buffer *
         return 0;
     }
     return 1;
+}
+
+/* Take a matrix of doubles whose rows may be apart; false if it is another kind of array. */
+static int as_rows(const Py_buffer *view, Rows *rows)
+{
+    const int ok = has_doubles(view) && view->ndim == 2 && view->strides[1] == 8 &&
+                   view->strides[0] % 8 == 0 && view->strides[0] >= 8 * view->shape[1];
+    if (ok)
+        *rows = (Rows){(size_t)view->shape[0], (size_t)view->shape[1], (size_t)view->strides[0] / 8,
+                       view->buf};
+    return ok;
 }
 
 static void release(Py_buffer *views, int count)
@@ -913,9 +1004,9 @@ static int hold(Run *run, int which, PyObject *given, size_t expected)
     int ok = has_doubles(view) || (which == A_ && has_format(view, "f"));
     ok = ok && (expected == 0 || view->len == (Py_ssize_t)expected * view->itemsize);
     if (ok && rows) {
-        ok = view->ndim == 2 && view->shape[0] == (Py_ssize_t)run->N && view->strides[1] == 8 &&
-             view->strides[0] % 8 == 0 && view->strides[0] >= 8 * view->shape[1];
-        *(which == V_ ? &run->wide : &run->others_wide) = ok ? (size_t)view->strides[0] / 8 : 0;
+        Rows found = {0};
+        ok = as_rows(view, &found) && found.rows == run->N;
+        *(which == V_ ? &run->wide : &run->others_wide) = found.wide;
     }
     if (!ok)
         PyErr_Format(PyExc_ValueError, "array %d has %zd bytes, expected %zu floats in rows", which,
@@ -1104,19 +1195,67 @@ static PyObject *settle_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
     const int flags = PyBUF_STRIDES | PyBUF_FORMAT | PyBUF_WRITABLE;
     if (PyErr_Occurred() || PyObject_GetBuffer(args[2], &view, flags) < 0)
         return NULL;
-    size_t rows = 1, n = (size_t)view.len / 8, wide = n;
+    Rows rows = {1, (size_t)view.len / 8, (size_t)view.len / 8, view.buf};
     int ok = has_doubles(&view);
-    if (ok && !PyBuffer_IsContiguous(&view, 'A')) { /* rows that start at cache lines */
-        ok = view.ndim == 2 && view.strides[1] == 8 && view.strides[0] % 8 == 0 &&
-             view.strides[0] >= 8 * view.shape[1];
-        rows = ok ? (size_t)view.shape[0] : 0;
-        n = ok ? (size_t)view.shape[1] : 0;
-        wide = ok ? (size_t)view.strides[0] / 8 : 0;
-    }
+    if (ok && !PyBuffer_IsContiguous(&view, 'A')) /* rows that start at cache lines */
+        ok = as_rows(&view, &rows);
     if (ok)
-        loops->settle(rows, n, wide, weight, quantum, view.buf);
+        loops->settle(rows.rows, rows.n, rows.wide, weight, quantum, view.buf);
     release(&view, 1);
     return ok ? none() : unlike_sizes();
+}
+
+PyDoc_STRVAR(own_fit_doc,
+             "own_fit(P, U, V, others): <B, V>, <B, UB> and <U, P> for B = P(V + others), with the\n"
+             "triangles of P and U that Python uses. None where BLAS is faster, without AVX2, and for\n"
+             "arrays of another layout or size.");
+static PyObject *own_fit(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer views[4];
+    Rows rows[4];
+    if (!must_have(count, 4))
+        return NULL;
+    int held = 0, ok = loops->vector > 0;
+    while (ok && held < 4) {
+        ok = PyObject_GetBuffer(args[held], &views[held], PyBUF_STRIDES | PyBUF_FORMAT) == 0;
+        if (!ok)
+            break;
+        if (held < 2) /* the columns of a symmetric matrix are its rows */
+            ok = has_doubles(&views[held]) && PyBuffer_IsContiguous(&views[held], 'F');
+        else
+            ok = as_rows(&views[held], &rows[held]);
+        held++;
+    }
+    PyErr_Clear();
+    const size_t N = ok ? rows[2].rows : 0, side = (N + DEEP - 1) / DEEP * DEEP, size = side * side;
+    const Py_ssize_t square = (Py_ssize_t)(N * N * sizeof(double));
+    ok = ok && views[0].len == square && views[1].len == square && rows[3].rows == N &&
+         rows[3].n == rows[2].n;
+    const size_t line = 8;
+    double found[3] = {0.0, 0.0, 0.0};
+    double *memory = ok ? PyMem_Calloc(2 * size + 3 * side * TILE + line, sizeof(double)) : NULL;
+    if (memory != NULL) {
+        double *tiles = memory + (64 - (uintptr_t)memory % 64) % 64 / sizeof(double);
+        double *P = tiles + 3 * side * TILE, *U = P + size;
+        for (size_t i = 0; i < N; i++) {
+            const double *p = (const double *)views[0].buf + i * N;
+            const double *u = (const double *)views[1].buf + i * N;
+            for (size_t j = i; j < N; j++) {
+                P[i * side + j] = p[j];
+                U[i * side + j] = i == j ? u[j] : 2.0 * u[j];
+                found[2] += U[i * side + j] * p[j];
+            }
+        }
+        mirror(side, P);
+        Py_BEGIN_ALLOW_THREADS
+        loops->own_fit(side, P, U, &rows[2], &rows[3], tiles, found);
+        Py_END_ALLOW_THREADS
+        PyMem_Free(memory);
+    }
+    release(views, held);
+    if (!ok)
+        return none();
+    return memory ? Py_BuildValue("ddd", found[0], found[1], found[2]) : PyErr_NoMemory();
 }
 
 PyDoc_STRVAR(use_loops_doc,
@@ -1144,6 +1283,7 @@ static PyMethodDef methods[] = {
     {"column_sums", (PyCFunction)(void (*)(void))column_sums, METH_FASTCALL, column_sums_doc},
     {"add_arrays", (PyCFunction)(void (*)(void))add_arrays, METH_FASTCALL, add_arrays_doc},
     {"settle_sums", (PyCFunction)(void (*)(void))settle_sums, METH_FASTCALL, settle_sums_doc},
+    {"own_fit", (PyCFunction)(void (*)(void))own_fit, METH_FASTCALL, own_fit_doc},
     {"tally", tally, METH_NOARGS, tally_doc},
     {"use_loops", use_loops, METH_O, use_loops_doc},
     {NULL, NULL, 0, NULL},
