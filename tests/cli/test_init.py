@@ -239,6 +239,16 @@ def test_doctor_says_what_the_file_looks_like(tmp_path, monkeypatch, change, wor
     assert ("fail" in result.stdout) == bool(change)
 
 
+def test_doctor_says_that_times_as_iso_8601_need_no_format(tmp_path, monkeypatch):
+    path = tmp_path / "pump.csv"
+    rows = (f"2026-01-03T08:{i // 60:02d}:{i % 60:02d}Z,{i % 7}.5\n" for i in range(600))
+    path.write_text("time,flow\n" + "".join(rows), encoding="utf-8")
+    inits(tmp_path, monkeypatch, path)
+    monkeypatch.setenv("EDGEMERGE_SOURCE__TIME_FORMAT", "%d.%m.%Y %H:%M:%S")
+    result = call("doctor", "--config", "pump.toml")
+    assert "leave source.time_format out: ISO 8601 and Unix seconds need none" in result.stdout
+
+
 def test_a_proposal_has_ranges_of_its_own_for_each_feature(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     from edgemerge.agent.proposal import inspect_file

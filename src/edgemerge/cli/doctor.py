@@ -442,7 +442,9 @@ def check_table(config: Any) -> Iterator[Finding]:
     wrong = [name for name in wanted if wanted[name] != found[name]]
     for name in wrong:
         words = f"source.{name} is {wanted[name]!r}, and the file looks like {found[name]!r}"
-        yield Finding("fail", "table", words, f'set source.{name} = "{found[name]}"')
+        unneeded = f"leave source.{name} out: ISO 8601 and Unix seconds need none"
+        advice = unneeded if found[name] is None else f'set source.{name} = "{found[name]}"'
+        yield Finding("fail", "table", words, advice)
     names = [column.name for column in report.columns]
     chosen = [*source.columns, *times]
     chosen += [] if source.device_column is None else [source.device_column]
@@ -465,7 +467,8 @@ def _check_two_times(
         yield Finding("ok", "time", f"date and time are in {found[0]} and {found[1]}")
     elif len(found) == 2 and len(times) == 1 and times[0] in found:
         words = f"source.time is {times[0]!r}, and date and time are in {found[0]} and {found[1]}"
-        yield Finding("warn", "time", words, f"set source.time = {json.dumps(found)}")
+        told = json.dumps(found, ensure_ascii=False)
+        yield Finding("warn", "time", words, f"set source.time = {told}")
 
 
 def check_rows(config: Any) -> Iterator[Finding]:
