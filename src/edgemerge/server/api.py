@@ -48,6 +48,7 @@ from edgemerge.server.fleets import (
     Fleet,
     default_min_devices,
     must_be_pattern_name,
+    must_not_be_masked,
 )
 from edgemerge.server.http import (
     ETAG_HEADER,
@@ -83,7 +84,7 @@ from edgemerge.server.http import (
     scores_csv,
     wall_path,
 )
-from edgemerge.server.masked_epochs import CohortRecord, MaskedStatus, must_not_be_masked
+from edgemerge.server.masked_epochs import CohortRecord, MaskedStatus
 from edgemerge.server.metrics import CONTENT_TYPE
 from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review

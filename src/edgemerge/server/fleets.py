@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
+from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.projection import Projection
 from edgemerge.core.trust import Trust
@@ -15,6 +15,7 @@ from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.server.db.base import SqlRow, Transaction, ValueDamagedError
 from edgemerge.wire.codec import decode
 
+MASKED = "masked"  # read mode of a fleet whose server sees only totals
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
@@ -142,7 +143,7 @@ def create(
         any_min_devices: Whether it may have another `min_devices`: the default was once 1.
     """
     Trust.parse(fleet.trust)
-    if fleet.noise is not None and fleet.read_mode != "masked":
+    if fleet.noise is not None and fleet.read_mode != MASKED:
         raise SettingError(
             f"found noise for reads={fleet.read_mode}, expected masked: only there it is added "
             "before anything leaves a device"
@@ -246,3 +247,27 @@ def _fleet_from_row(row: SqlRow) -> Fleet:
             f"the projection or the noise of {name} is damaged: restore the database from a backup"
         ) from error
     return fleet
+
+
+def must_be_masked(fleet: Fleet) -> None:
+    """Refuse keys, cohorts and epochs in another fleet.
+
+    Args:
+        fleet: The fleet.
+    """
+    if fleet.read_mode != MASKED:
+        raise SettingError(
+            f"{fleet.name} is not a masked fleet: edgemerge fleet create --reads masked makes one"
+        )
+
+
+def must_not_be_masked(fleet: Fleet) -> None:
+    """Refuse open contributions and pulls in a masked fleet.
+
+    Args:
+        fleet: The fleet.
+    """
+    if fleet.read_mode == MASKED:
+        raise DeniedError(
+            f'{fleet.name} is masked: set privacy = "masked" in [exchange] of the agent'
+        )

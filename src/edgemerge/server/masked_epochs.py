@@ -58,11 +58,10 @@ from edgemerge.privacy.noise import TAIL, VARIANCE_UNIT, Noised, NoiseSettings
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
-from edgemerge.server.fleets import ExistsError, Fleet
+from edgemerge.server.fleets import ExistsError, Fleet, must_be_masked
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import pack
 
-MASKED = "masked"  # what devices of such a fleet may read
 MAX_FORMINGS = 10  # the newest, that are compared
 MAX_PACKED = 16  # totals that are kept as bytes in memory
 MAX_COMPARED = 256  # formings whose distances are kept in memory
@@ -240,7 +239,7 @@ class MaskedService:
         DeviceKeys.draw().secret(member)
 
         def change(tx: Transaction) -> None:
-            _must_be_masked(fleets.get(tx, fleet))
+            must_be_masked(fleets.get(tx, fleet))
             sql = "select agreement, verification from masked_keys where fleet = ? and device = ?"
             known = tx.one(sql, fleet, member.name)
             if known is None:
@@ -310,7 +309,7 @@ class MaskedService:
 
         def change(tx: Transaction) -> list[tuple[int, Cohort]]:
             agreed = fleets.get(tx, fleet)
-            _must_be_masked(agreed)
+            must_be_masked(agreed)
             tx.lock(f"fleet {fleet}")
             first = 1 + int((tx.one("select max(number) from cohorts") or (None,))[0] or 0)
             members = _members(tx, fleet)
@@ -504,7 +503,7 @@ class MaskedService:
 
         with self._database.reading() as tx:
             agreed = fleets.get(tx, fleet)
-            _must_be_masked(agreed)
+            must_be_masked(agreed)
             found = _find_cohort(tx, fleet, device)
             if found is None or not self._is_due(tx, fleet, *found):
                 return look(tx)
@@ -637,7 +636,7 @@ class MaskedService:
             fleet: A masked fleet.
         """
         with self._database.reading() as tx:
-            _must_be_masked(fleets.get(tx, fleet))
+            must_be_masked(fleets.get(tx, fleet))
             return _total(tx, fleet)
 
     def total_bytes(self, fleet: str) -> bytes:
@@ -649,7 +648,7 @@ class MaskedService:
             fleet: A masked fleet.
         """
         with self._database.reading() as tx:
-            _must_be_masked(fleets.get(tx, fleet))
+            must_be_masked(fleets.get(tx, fleet))
             version = _counted(tx, fleet).version
             if not version:
                 return b""
@@ -871,25 +870,6 @@ def _least(fleet: Fleet, members: int, size: int, missing: float) -> int:
     if fleet.noise is None:
         return min_cohort(fleet.projection)
     return max(3, int((1.0 - missing) * (members // max(1, -(-members // size)))))
-
-
-def _must_be_masked(fleet: Fleet) -> None:
-    if fleet.read_mode != MASKED:
-        raise SettingError(
-            f"{fleet.name} is not a masked fleet: edgemerge fleet create --reads masked makes one"
-        )
-
-
-def must_not_be_masked(fleet: Fleet) -> None:
-    """Refuse open contributions and pulls in a masked fleet.
-
-    Args:
-        fleet: The fleet.
-    """
-    if fleet.read_mode == MASKED:
-        raise DeniedError(
-            f'{fleet.name} is masked: set privacy = "masked" in [exchange] of the agent'
-        )
 
 
 def _members(tx: Transaction, fleet: str) -> list[Member]:

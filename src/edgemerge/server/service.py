@@ -32,8 +32,8 @@ from edgemerge.server.choices.rules import Rules
 from edgemerge.server.contributions import CapacityUse, StoredContribution
 from edgemerge.server.db.base import Database, DiskFullError, ValueDamagedError, Writer
 from edgemerge.server.episodes import KEEP_DAYS, EpisodeService
-from edgemerge.server.fleets import Fleet, must_be_plain_name
-from edgemerge.server.masked_epochs import MaskedService, must_not_be_masked
+from edgemerge.server.fleets import Fleet, must_be_plain_name, must_not_be_masked
+from edgemerge.server.masked_epochs import MaskedService
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.notifications import NotificationService
 from edgemerge.server.reports.history import History

@@ -44,9 +44,9 @@ from edgemerge.server.dashboard.sign_in import (
     server_url,
 )
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
-from edgemerge.server.fleets import NAME_PATTERN, Fleet, must_be_plain_name
+from edgemerge.server.fleets import MASKED, NAME_PATTERN, Fleet, must_be_plain_name
 from edgemerge.server.http import Name, Number, ServiceDep, refuse_invalid, wall_path
-from edgemerge.server.masked_epochs import MASKED, MAX_COHORT, CohortRecord, Suspects
+from edgemerge.server.masked_epochs import MAX_COHORT, CohortRecord, Suspects
 from edgemerge.server.reports.model import Traffic
 from edgemerge.server.schemas import CohortRequest
 from edgemerge.server.service import Service
