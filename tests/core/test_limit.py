@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chi2
 
+from edgemerge import Detector, Monitor, Projection
 from edgemerge.core.errors import SettingError
 from edgemerge.core.limit import (
     BINS,
@@ -208,6 +210,37 @@ def test_a_fixed_limit_is_four_unless_told_and_counts_nothing():
     assert (limit.value, limit.kind, limit.missing, limit.counts.samples) == (2.5, "fixed", 0, 0)
 
 
+@pytest.mark.parametrize("n_inputs", [1, 2, 3, 8])
+def test_with_few_inputs_a_limit_may_begin_as_high_as_is_as_rare_as_6_with_eight(n_inputs):
+    """The oracle: what a mean of so many squares of Gaussian errors exceeds as rarely."""
+    limit, promised = Limit(), Limit(false_alarms=1e-9)
+    for each in (limit, promised):
+        each.start(np.full(1000, 99.0), n_inputs=n_inputs)
+    same = chi2.isf(chi2.sf(6.0 * 8, 8), n_inputs) / n_inputs
+    assert limit.value == pytest.approx(same, rel=0.02)
+    for _ in range(2 * RENEW_EVERY):
+        promised.count(0.0, 1.0)
+    assert (promised.kind, promised.value) == ("provisional", limit.value)
+
+
+def test_with_few_inputs_fewer_samples_of_commissioning_may_be_above_the_limit():
+    levels = np.r_[np.ones(990), np.full(10, 5.0)]
+    limit = Limit()
+    for n_inputs, expected in ((3, 5.0), (4, 4.0)):
+        limit.start(levels, n_inputs=n_inputs)
+        assert limit.value == expected
+
+
+def test_a_monitor_of_one_input_begins_above_the_extremes_of_normal():
+    rng = np.random.default_rng(3)
+    x = np.round(rng.normal(size=(2000, 1)), 1)
+    shared = Projection.of_data(x[:600], n_hidden=16, seed=3, activation="tanh")
+    monitor = Monitor(Detector(shared), commissioning=1000)
+    for at, each in enumerate(x):
+        monitor.take(each, float(at))
+    assert monitor.limit.value > 6.0
+
+
 @pytest.mark.parametrize(
     ("levels", "expected"),
     [
@@ -221,7 +254,7 @@ def test_a_fixed_limit_is_four_unless_told_and_counts_nothing():
 def test_a_limit_begins_above_nearly_all_levels_of_commissioning_from_4_to_6(levels, expected):
     default, given, promised = Limit(), Limit(9.0), Limit(false_alarms=0.001)
     for limit in (default, given, promised):
-        limit.start(np.array(levels))
+        limit.start(np.array(levels), n_inputs=8)
     assert (default.value, given.value, promised.value) == (expected, 9.0, expected)
     again = Limit()
     again.resume(default.state())
@@ -234,14 +267,14 @@ def test_a_limit_begins_above_nearly_all_levels_of_commissioning_from_4_to_6(lev
 
 def test_a_provisional_limit_stays_above_where_it_began_and_a_settled_one_does_not():
     limit = Limit(false_alarms=0.01)
-    limit.start(np.full(100, 5.5))
+    limit.start(np.full(100, 5.5), n_inputs=8)
     for _ in range(64):
         limit.count(1.0, 1.0)
     assert (limit.kind, limit.value) == ("provisional", 5.5)
     for _ in range(64):
         limit.count(1.0, 1.0)
     assert (limit.kind, limit.value) == ("promised", 3.0)
-    limit.start(np.full(100, 5.5))  # commissioned again
+    limit.start(np.full(100, 5.5), n_inputs=8)  # commissioned again
     assert limit.value == 3.0
 
 
@@ -266,7 +299,7 @@ def fed(limit, levels):
 def asking(level, rate):
     """Return a promised limit after a commissioning that asked for this one."""
     limit = Limit(false_alarms=rate)
-    limit.start(np.full(100, level))
+    limit.start(np.full(100, level), n_inputs=8)
     return limit
 
 
@@ -496,15 +529,15 @@ def feed(limit, steps):
 def test_the_kind_says_where_a_limit_came_from():
     limit = Limit()
     assert (limit.value, limit.kind) == (4.0, "default")
-    limit.start(np.full(100, 2.0))  # nothing asks for more
+    limit.start(np.full(100, 2.0), n_inputs=8)  # nothing asks for more
     assert (limit.value, limit.kind) == (4.0, "default")
-    limit.start(np.full(100, 5.0))
+    limit.start(np.full(100, 5.0), n_inputs=8)
     assert (limit.value, limit.kind) == (5.0, "commissioned")
     again = Limit()
     again.resume(limit.state())
     assert (again.value, again.kind) == (5.0, "commissioned")
     given = Limit(4.0)
-    given.start(np.full(100, 5.0))
+    given.start(np.full(100, 5.0), n_inputs=8)
     assert (given.value, given.kind) == (4.0, "fixed")
 
 

@@ -951,7 +951,7 @@ def to_toml(proposal: Proposal, projection_file: Path) -> str:
         "# Learns what is normal from the first samples, then watches: take as many as show all",
         '# that the machine usually does; a time such as "2 hours" is possible too.',
         f"commissioning = {proposal.commissioning}",
-        '# Commissioning sets a limit from 4 to 6; or: limit = 5, or: false_alarms = "1 per week"',
+        '# Commissioning sets a limit, often 4 to 6; or limit = 5, or false_alarms = "1 per week"',
         "",
         "[[sinks]]  # where results go; the log on the terminal says when an episode begins",
         'kind = "file"',

@@ -812,7 +812,7 @@ def parse_number_or_words(
 @click.option(
     "--limit",
     type=float,
-    help="A fixed limit for the alarm level. Default: 4 to 6, as commissioning asks for.",
+    help="A fixed limit for the alarm level. Default: often 4 to 6, as commissioning asks for.",
 )
 @click.option(
     "--false-alarms",

@@ -39,6 +39,10 @@ LOWEST_OCTAVE, HIGHEST_OCTAVE = -6, 26  # levels outside are counted at the ends
 BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
 FIXED_LIMIT = 4.0  # four times the usual squared error
 FIRST_RATE = 0.02  # of the samples of commissioning, held out: so many may be above the limit
+# With few inputs a score is a mean of few squares, and far from 1 more often. The first limit may
+# then be as high as is as rare as 6 with eight inputs: what a chi-square of so many exceeds.
+MAX_WITH_FEW_INPUTS = {1: 28.0, 2: 16.0, 3: 12.0}
+RATE_WITH_FEW_INPUTS = 0.005
 MIN_LIMIT = 3.0  # a promised limit is never lower: calm data would make it nervous
 SETTLED = 8.0  # promised alarms' worth of samples after which a promised limit is settled
 MAX_RISE = 1.5  # a promised limit is at most so many times the first one, and the settled one
@@ -160,10 +164,11 @@ class Counts:
     def provisional_limit(self, unit: Unit = "episode", *, fixed: float = FIXED_LIMIT) -> float:
         """Return the limit while samples are too few for a promise.
 
-        It is above everything counted, from the fixed limit (4) to 6.
+        It is above everything counted, from the fixed limit (4) to 6, or the fixed one if that is
+        higher.
         """
         highest = self.limit(1.0 / (self.samples + 1.0), unit) if self.samples else None
-        return min(max(highest or 0.0, fixed), MAX_RISE * FIXED_LIMIT)
+        return max(fixed, min(highest or 0.0, MAX_RISE * FIXED_LIMIT))
 
     def episodes(self, limit: float) -> int:
         """Return how many episodes this limit would have raised, to the width of a bin."""
@@ -250,13 +255,14 @@ class Limit:
 
     A promised limit counts the levels of samples that nothing speaks against: outside episodes,
     and inside those that end soon. So it neither feeds on its own rejections nor follows a fault.
-    It is 3 at least, and at most half above what commissioning asked for, so 6 to 9: short
-    episodes may be of a fault that comes and goes. Once settled it rises by half at most. While
-    there are too few counts it is above everything counted so far, from 4 to 6.
+    It is 3 at least, and at most half above what commissioning asked for, so 6 to 9
+    with four inputs or more: short episodes may be of a fault that comes and goes. Once settled it
+    rises by half at most. While there are too few counts it is above everything counted so far, up
+    to 6 or what commissioning asked for.
     """
 
     def __init__(self, limit: float | None = None, false_alarms: str | float | None = None) -> None:
-        """Give one of both; without any, commissioning sets a limit from 4 to 6."""
+        """Give one of both; without any, commissioning sets a limit: see `start`."""
         if limit is not None and false_alarms is not None:
             raise SettingError("found limit and false_alarms, expected one of them: leave one out")
         if limit is not None and not 0.0 < limit < inf:
@@ -275,7 +281,7 @@ class Limit:
 
     @property
     def fixed(self) -> float:
-        """The limit without counts: as given, or what commissioning asked for, from 4 to 6."""
+        """The limit without counts: as given, or what commissioning asked for."""
         return self.started if self.given is None else self.given
 
     @property
@@ -283,9 +289,9 @@ class Limit:
         """Which limit holds: fixed, default, commissioned, promised, provisional, or bounded.
 
         It is fixed if it was given; without a limit or a promise it is the default, 4, unless
-        commissioning asked for more. A promised one is provisional, 4 to 6, while counts are too
-        few, and bounded if the promise would need a higher limit than it may rise to: there are
-        more episodes than promised, and a person should look at them.
+        commissioning asked for more. A promised one is provisional while counts are too few, and
+        bounded if the promise would need a higher limit than it may rise to: there are more
+        episodes than promised, and a person should look at them.
         """
         if self.promise is None:
             if self.given is not None:
@@ -308,14 +314,19 @@ class Limit:
         """The counts that the limit comes from."""
         return self.older + self.newer
 
-    def start(self, levels: Array) -> None:
-        """Begin above nearly all alarm levels of commissioning, from 4 to 6; a given limit stays.
+    def start(self, levels: Array, *, n_inputs: int) -> None:
+        """Begin above nearly all alarm levels of commissioning; a given limit stays.
+
+        It is from 4 to 6; up to 12, 16 or 28 with three inputs, two or one, which vary more.
 
         Args:
             levels: Those of samples of commissioning that were held out when they were scored.
+            n_inputs: Of a sample.
         """
-        found = float(np.quantile(levels, 1.0 - FIRST_RATE))
-        self.started = min(max(found, FIXED_LIMIT), MAX_RISE * FIXED_LIMIT)
+        few = n_inputs in MAX_WITH_FEW_INPUTS
+        found = float(np.quantile(levels, 1.0 - (RATE_WITH_FEW_INPUTS if few else FIRST_RATE)))
+        highest = MAX_WITH_FEW_INPUTS.get(n_inputs, MAX_RISE * FIXED_LIMIT)
+        self.started = min(max(found, FIXED_LIMIT), highest)
         if self.settled is None:
             self.value = self.fixed
 

@@ -568,7 +568,7 @@ class Monitor:
         kept = far <= 1.0
         if len(rows) >= MIN_COMMISSIONING_PER_HIDDEN * self.n_hidden:
             held = scores_without_blocks(_joined(self.learner), rows, kept)
-            self.limit.start(self._levels(held[far < inf]))
+            self.limit.start(self._levels(held[far < inf]), n_inputs=rows.shape[1])
         self.learner.learn_rows(rows[kept])
         scores = self.learner.score_rows(rows, self.learner.projection.project(rows))
         calm = (self._levels(scores) <= self.limit.value) & (scores <= self.limit.value)
