@@ -101,7 +101,7 @@ docs: .venv/ready-dev  ## build the documentation into docs/_build/html
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-screenshots: .venv/ready-dev  ## pictures of the dashboard into docs/images/dashboard
+screenshots: .venv/ready-dev  ## pictures of all pages into build/, and of some into docs/
 	@$(BIN)/python -m tests.browser.screenshots
 
 flower: .venv-flower/ready  ## tests on Flower and Ray, in an environment of their own

@@ -1,8 +1,10 @@
-"""Pictures of every page for the documentation: light and dark, at a desk and on a phone.
+"""Pictures of every page, to look at: light and dark, at a desk and on a phone.
 
-`make screenshots` makes them again, into docs/images/dashboard.
+`make screenshots` puts them into build/dashboard, and those that the documentation has into
+docs/images/dashboard as well.
 """
 
+import shutil
 import sys
 import tempfile
 from io import BytesIO
@@ -19,7 +21,8 @@ from tests.browser.visitor import DESKTOP, PHONE, Visitor
 from tests.browser.workshop import FLEET, Workshop, workshop
 from tests.services.chromium import chromium
 
-OUT = Path(__file__).parents[2] / "docs" / "images" / "dashboard"
+ROOT = Path(__file__).parents[2]
+OUT, DOCS = ROOT / "build" / "dashboard", ROOT / "docs" / "images" / "dashboard"
 LOOKS = {"light": DESKTOP, "dark": DESKTOP, "phone-light": PHONE, "phone-dark": PHONE}
 ALIKE = "source=well-pump-1&source=well-pump-2&source=well-pump-4&to=selected"
 TALLEST, COLOURS = 1400, 256
@@ -50,9 +53,10 @@ def picture(page: Any, name: str) -> None:
     height = min(long, TALLEST if size == DESKTOP else size["height"])
     page.set_viewport_size({**size, "height": height})
     with Image.open(BytesIO(page.screenshot())) as taken:
-        taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(
-            OUT / f"{name}.png", optimize=True
-        )
+        small = taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    small.save(OUT / f"{name}.png", optimize=True)
+    if (DOCS / f"{name}.png").exists():
+        shutil.copy(OUT / f"{name}.png", DOCS)
     page.set_viewport_size(size)
 
 
@@ -94,7 +98,7 @@ def main() -> None:
             for pump in made:
                 pump.be_there()
             pictures(browser, shop, look)
-    sys.stdout.write(f"{len(list(OUT.glob('*.png')))} pictures in {OUT.relative_to(Path.cwd())}\n")
+    sys.stdout.write(f"{len(list(OUT.glob('*.png')))} pictures in {OUT.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":
