@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from math import isfinite, nan
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -139,7 +140,7 @@ class NearlyFull(Full):
 
 def test_a_line_that_a_full_disk_has_cut_off_does_not_spoil_the_next(tmp_path):
     path = tmp_path / "out.jsonl"
-    sink = RotatingFileSink(path)
+    sink: Any = RotatingFileSink(path)
     sink._file = NearlyFull(sink._file)
     for index in range(2):
         sink.verdict(said(index))

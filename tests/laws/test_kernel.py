@@ -692,8 +692,10 @@ def test_arrays_that_do_not_fit_are_left_to_blas():
     P, U = np.eye(4, order="F"), np.ones((4, 4), order="F")
     V, few = np.ones((4, 3)), np.ones((3, 3))
     shared = np.lib.stride_tricks.as_strided(np.ones(6), (4, 3), (8, 8))  # rows overlap
-    odd = (few, V.astype(np.float32), np.ones(12), V[:, ::2], unaligned(np.ones(12)), [1.0] * 12)
-    odd += (V[::-1], shared)
+    odd = (
+        *(few, V.astype(np.float32), np.ones(12), V[:, ::2], unaligned(np.ones(12)), [1.0] * 12),
+        *(V[::-1], shared),
+    )
     given = (P, U, V, few, *odd)
     before = [sys.getrefcount(each) for each in given]
     assert all(
