@@ -66,6 +66,13 @@ def pages(version: str, title: str = "edgemerge") -> dict[str, bytes]:
     return {"/healthz": b"{}", "/readyz": b"{}", "/openapi.json": json.dumps(about).encode()}
 
 
+def range_of(config, text):
+    """Write a configuration; return what is found about the range."""
+    config.write_text(text, encoding="utf-8")
+    (found,) = [each for each in doctor.check_config(config) if each.about == "range"]
+    return found
+
+
 @pytest.mark.parametrize(
     ("values", "kind", "level", "words"),
     [
@@ -87,10 +94,7 @@ high = 10.0
 kind = "{kind}"
 path = "in.csv"
 """
-    (tmp_path / "pump.toml").write_text(text, encoding="utf-8")
-    (told,) = [
-        each for each in doctor.check_config(tmp_path / "pump.toml") if each.about == "range"
-    ]
+    told = range_of(tmp_path / "pump.toml", text)
     assert told.level == level
     assert words in told.words
     if level != "ok":
@@ -115,10 +119,7 @@ high = 10.0
 kind = "csv"
 path = "in.csv"
 """
-    (tmp_path / "pump.toml").write_text(text, encoding="utf-8")
-    (told,) = [
-        each for each in doctor.check_config(tmp_path / "pump.toml") if each.about == "range"
-    ]
+    told = range_of(tmp_path / "pump.toml", text)
     assert told.level == "warn"
     assert told.words.endswith("most often input flow")
 

@@ -39,8 +39,8 @@ LOWEST_OCTAVE, HIGHEST_OCTAVE = -6, 26  # levels outside are counted at the ends
 BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
 FIXED_LIMIT = 4.0  # four times the usual squared error
 FIRST_RATE = 0.02  # of the samples of commissioning, held out: so many may be above the limit
-# With few inputs a score is a mean of few squares, and far from 1 more often. The first limit may
-# then be as high as is as rare as 6 with eight inputs: what a chi-square of so many exceeds.
+# With few inputs a score is a mean of few squared errors, which is far from 1 more often. The mean
+# of so many Gaussian squares exceeds these values as rarely as a mean of eight exceeds 6.
 MAX_WITH_FEW_INPUTS = {1: 28.0, 2: 16.0, 3: 12.0}
 RATE_WITH_FEW_INPUTS = 0.005
 MIN_LIMIT = 3.0  # a promised limit is never lower: calm data would make it nervous
