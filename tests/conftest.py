@@ -22,6 +22,7 @@ from tests.services.postgres import (
     postgres_server,
     postgres_url,
 )
+from tests.threads import ThreadCheck
 
 __all__ = [  # for all tests
     "_with_tables",
@@ -64,6 +65,10 @@ for number, handler in (
 ):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(ThreadCheck())
 
 
 class TimeLimitExceeded(BaseException):

@@ -1,4 +1,4 @@
-"""What a run of the tests promises: the same examples, a limit in time, Ctrl-C, one last line."""
+"""What a run of the tests promises: its examples, limits in time, Ctrl-C, nothing left behind."""
 
 import os
 import re
@@ -14,14 +14,17 @@ TESTS = """
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from hypothesis import given, strategies as st
 
+from tests import threads
 from tests.services.missing import SERVICES, left_out
 
 LIMIT = pytest.mark.timeout(1)
+threads.TO_END_S = 0.1
 
 
 @given(st.integers(), st.floats())
@@ -64,6 +67,21 @@ def test_ctrl_c_ends_a_program():
 @pytest.mark.parametrize("n", range(3))
 def test_a_service_is_missing(n):
     left_out("PostgreSQL", SERVICES)
+
+
+@pytest.fixture(scope="session")
+def serves_many_files():
+    threading.Thread(target=time.sleep, args=(60,), name="of many", daemon=True).start()
+
+
+@pytest.mark.xdist_group("threads")
+def test_that_leaves_a_thread(serves_many_files):
+    threading.Thread(target=time.sleep, args=(60,), name="forgotten", daemon=True).start()
+
+
+@pytest.mark.xdist_group("threads")
+def test_behind_it():
+    pass
 """
 PATIENCE_S = 200
 pytestmark = [  # one run serves many tests
@@ -108,6 +126,12 @@ def said(tmp_path_factory):
 )
 def test_a_test_that_takes_too_long_is_named(said, name):
     assert re.search(rf"TimeLimitExceeded: \S*::{name} took more than 1 s", said), said
+
+
+def test_a_thread_that_goes_on_is_told_with_its_test_at_the_end_of_the_file(said):
+    (left,) = re.findall(r"^E +tests\.threads\.ThreadsLeft: (.*)", said, re.MULTILINE)
+    assert re.fullmatch(r"forgotten \(\S*::test_that_leaves_a_thread\S*\)", left), said
+    assert re.search(r"ERROR \S*::test_behind_it", said), said
 
 
 def test_programs_under_test_end_at_ctrl_c_though_the_run_ignores_it(said):

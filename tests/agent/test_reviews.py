@@ -50,7 +50,7 @@ class Desktop:
     """A reviewer on a state, and a folder that it saves to."""
 
     def __init__(self, folder, memory=None, **options):
-        self.memory = memory or watching()
+        self.memory, self.next = memory or watching(), None
         self.folder = StateFolder(folder)
         self.judge = Judge(self.memory, Raw(), lambda _read: "abcdef", lambda: NOW)
         often = SaveConfig(every=1000, every_s=1000.0)
@@ -66,17 +66,25 @@ class Desktop:
         self.memory.desired = parse_desired(json.loads(json.dumps(document))).plain()
         return self.reviewer.tend()
 
+    def close(self):
+        self.worker.close(5.0)
+        if self.next is not None:
+            self.next.close()
+
     def restarted(self):
         """Go on from what was saved, after kill -9."""
-        self.worker.close(5.0)
+        self.close()
         memory = self.folder.read()
         self.folder.close()
-        return Desktop(self.folder.path, memory)
+        self.next = Desktop(self.folder.path, memory)
+        return self.next
 
 
 @pytest.fixture
 def desktop(tmp_path):
-    return Desktop(tmp_path)
+    made = Desktop(tmp_path)
+    yield made
+    made.close()
 
 
 def review(number, decision, pattern="odd-1", **more):
@@ -178,6 +186,7 @@ def test_an_agent_that_does_not_follow_does_none(tmp_path):
     desktop = Desktop(tmp_path, follow=False)
     assert not desktop.hears(review(1, "approve"))
     assert desktop.reviewer.plain()["done"] == 0
+    desktop.close()
 
 
 def test_documents_without_reviews_do_nothing(desktop):

@@ -71,6 +71,9 @@ class Ready:
     def outcome(self):
         return self._outcome
 
+    def close(self, _timeout_s):
+        """Have no thread to end."""
+
 
 @pytest.mark.parametrize(
     ("error", "least"), [(UnavailableError("busy", 500.0), 500.0), (DeniedError("no"), 0.0)]
@@ -90,6 +93,7 @@ def test_who_says_when_to_come_back_is_not_asked_before(error, least):
     syncing.tend()
     assert syncing.state.startswith("away" if least else "denied")
     assert least <= schedule.next <= max(least, 60.0)
+    syncing.close(0.0)
 
 
 def test_a_merge_before_a_new_life_cannot_be_undone_in_it():

@@ -234,7 +234,7 @@ def test_a_token_file_is_read_again_when_it_was_changed(tmp_path, database):
     with pytest.raises(DeniedError):
         service.caller(old)
     assert _file_stat(tmp_path / "nowhere") is None
-    service.writer.close()
+    service.close()
 
 
 def test_a_running_server_follows_its_token_file(tmp_path, database):
@@ -255,7 +255,7 @@ def test_a_running_server_follows_its_token_file(tmp_path, database):
     file.unlink()
     server._follow_files()
     assert service.caller(new).may("admin")
-    service.writer.close()
+    service.close()
 
 
 def test_operators_of_older_databases_become_admins_each_with_its_newest_token(tmp_path):

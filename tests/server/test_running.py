@@ -133,7 +133,7 @@ def test_an_operator_is_let_in_by_a_file_that_is_made_once(tmp_path, database):
     (tmp_path / "wrong").write_text("hello\n")
     with pytest.raises(SettingError, match="holds no admin's token"):
         load_operator_token(service, tmp_path / "wrong")
-    service.writer.close()
+    service.close()
 
 
 def test_of_servers_that_start_at_once_the_first_makes_the_token(tmp_path):
@@ -152,7 +152,7 @@ def test_a_token_that_another_server_is_just_writing_is_waited_for(tmp_path, dat
     load_operator_token(service, file)
     writing.join()
     assert service.caller(file.read_text().strip()).may("admin")
-    service.writer.close()
+    service.close()
 
 
 def test_the_token_lies_beside_a_database_that_is_a_file():
