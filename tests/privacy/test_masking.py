@@ -868,6 +868,7 @@ def test_the_chance_of_too_few_keepers_agrees_with_counting():
     gone = np.array([rng.permutation(100)[:33] for _ in range(20_000)])
     few = ((gone < 31).sum(1) > 31 - 16).mean()  # the first 31 are keepers
     assert chance_of_silence(100, 31, 16, 1 / 3) == pytest.approx(few, abs=0.004)
+    assert chance_of_silence(100, 3, 4, 0.0) == 1.0  # more are needed than there are
 
 
 def test_a_ring_with_these_neighbours_stays_connected():

@@ -1,6 +1,7 @@
 """Masked epochs on the server: when they move on, what they refuse, on both databases."""
 
 import random as insecure
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from edgemerge.core.errors import RejectedError, SettingError, UnavailableError,
 from edgemerge.core.similarity import SIMILAR_FACTOR
 from edgemerge.privacy.gate import min_cohort
 from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
+from edgemerge.privacy.noise import NoiseSettings
+from edgemerge.server import masked_epochs
 from edgemerge.server.fleets import ExistsError
 from edgemerge.server.masked_epochs import MAX_FORMINGS, compare_sums
 from tests.cases import machine
@@ -606,6 +609,26 @@ def test_an_open_fleet_has_no_masked_epochs(tmp_path):
         with pytest.raises(SettingError, match="--reads masked"):
             ask(FLEET)
     world.service.close()
+
+
+def test_a_fleet_that_is_not_masked_cannot_have_noise(world):
+    fleet = replace(
+        world.fleet, name="open", read_mode="contributions", noise=NoiseSettings(4.0, 1e-5)
+    )
+    with pytest.raises(SettingError, match="noise for reads=contributions, expected masked"):
+        world.service.create(fleet, ROOT)
+
+
+def test_a_total_is_packed_once_for_all_who_ask_for_it(world, monkeypatch):
+    packed = []
+    pack = masked_epochs._pack_total
+    monkeypatch.setattr(masked_epochs, "_pack_total", lambda total: packed.append(1) or pack(total))
+    world.form()
+    for times in (1, 2):
+        world.epoch()
+        first, again = (world.masked.total_bytes(FLEET) for _ in range(2))
+        assert first == again
+        assert len(packed) == times
 
 
 def test_what_was_added_up_are_sums(world):
