@@ -34,13 +34,14 @@ def test_single_samples_meet_their_aims_unless_sums_were_received():
     assert all("received sums" in row["what"] for row in single)
 
 
-def test_the_page_names_the_sizes_at_which_single_samples_take_too_long():
+def test_the_page_names_the_size_and_the_job_that_take_too_long():
     page = (DOCS / "results.md").read_text(encoding="utf-8")
     single = [row for row in missed() if "of published" in row["what"]]
-    alone = {size(row) for row in single if row["what"].endswith("received sums")}
-    (one, two), three = sorted(alone), {size(row) for row in single} - alone
-    words = f"{one[0]} inputs and {one[1]} hidden values, and at {two[0]} and {two[1]}, "
-    words += f"and with forgetting too at {' and '.join(map(str, *three))}."
+    assert {row["what"].partition(", of published")[0] for row in single} == {
+        "learn one, score a fresh one"
+    }
+    ((inputs, hidden),) = {size(row) for row in single}
+    words = f"{inputs} inputs and {hidden} hidden values, where a fresh sample is scored after"
     assert f"too much at {words}" in page
 
 
