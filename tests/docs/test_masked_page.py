@@ -19,17 +19,31 @@ def cells(row):
     return " | ".join([*found, f"{float(row['upload_ratio']):.3g} ×", error])
 
 
+def rows():
+    with (ROOT / "docs/results/masked.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def page():
+    return (ROOT / "docs/how-to/masked-fleets.md").read_text(encoding="utf-8")
+
+
 def test_the_costs_of_masked_fleets_are_those_of_the_rows():
-    page = (ROOT / "docs/how-to/masked-fleets.md").read_text(encoding="utf-8")
-    with (ROOT / "docs/results/masked.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    table = page.split("## What it costs")[1].split("|---|---:|")[1].split("\n\n")[0]
+    table = page().split("## What it costs")[1].split("|---|---:|")[1].split("\n\n")[0]
     shown = [line.split(" | ", 2)[2].rstrip("| ") for line in table.splitlines()[1:]]
-    assert shown == [cells(row).rstrip("| ") for row in rows]
+    assert shown == [cells(row).rstrip("| ") for row in rows()]
 
 
-def test_the_page_says_what_a_keeper_takes_with_a_server():
-    with (ROOT / "docs/results/masked.csv").open(encoding="utf-8", newline="") as file:
-        times = [float(r["keeper_ms"]) for r in csv.DictReader(file) if r["where"] == "server"]
-    page = (ROOT / "docs/how-to/masked-fleets.md").read_text(encoding="utf-8")
-    assert f"a keeper takes {min(times):.0f} to {max(times):.0f} ms with a server" in page
+def test_the_page_says_what_keepers_take():
+    times = [float(row["keeper_ms"]) for row in rows() if row["where"] == "server"]
+    assert f"a keeper takes {min(times):.0f} to {max(times):.0f} ms with a server" in page()
+    (sparse,) = (row for row in rows() if "sparse" in row["where"])
+    cost = f"{float(sparse['keeper_bytes']) / 1e6:.1f} MB and {float(sparse['keeper_ms']):.0f} ms"
+    assert f"in a sparse cohort of 1 000 devices {cost}." in page()
+
+
+def test_the_page_says_which_aims_hold():
+    with_server = {row["missing"]: row for row in rows() if row["where"] == "server"}
+    assert all(float(row["device_ms"]) <= 50.0 for row in with_server.values())
+    assert float(with_server["0.333"]["server_s"]) <= 1.0
+    assert f"with none missing the server takes {with_server['0.0']['server_s']} s" in page()
