@@ -2,6 +2,7 @@
 
 import random as insecure
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -620,15 +621,14 @@ def test_a_fleet_that_is_not_masked_cannot_have_noise(world):
 
 
 def test_a_total_is_packed_once_for_all_who_ask_for_it(world, monkeypatch):
-    packed = []
-    pack = masked_epochs._pack_total
-    monkeypatch.setattr(masked_epochs, "_pack_total", lambda total: packed.append(1) or pack(total))
+    pack = Mock(wraps=masked_epochs._pack_total)
+    monkeypatch.setattr(masked_epochs, "_pack_total", pack)
     world.form()
     for times in (1, 2):
         world.epoch()
         first, again = (world.masked.total_bytes(FLEET) for _ in range(2))
         assert first == again
-        assert len(packed) == times
+        assert pack.call_count == times
 
 
 def test_what_was_added_up_are_sums(world):
