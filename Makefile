@@ -20,10 +20,9 @@ demo: .venv/ready-demo  ## a server and five devices, before and after merging
 test check:  ## all that must hold: format, lint, types, tests, docs, wheel
 	@scripts/check
 
-long: .venv/ready-dev .venv-flower/ready  ## the tests, and the types of tests, that `make test` leaves out
+long: .venv/ready-dev .venv-flower/ready  ## the tests that `make test` leaves out
 	@.venv-flower/bin/python -m pytest -q -m long tests/flower tests/ray & \
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "long and not mcu_long" --ignore=tests/flower --ignore=tests/ray && \
-	$(BIN)/mypy --no-error-summary; \
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "long and not mcu_long" --ignore=tests/flower --ignore=tests/ray; \
 	code=$$?; wait $$! && exit $$code
 
 laws: .venv/ready-dev  ## 100 examples of each law, with the kernel and without it
