@@ -76,7 +76,15 @@ RENAMED = list(every_option())
 
 def test_the_old_names_are_known():
     olds = {old for _, _, old, _ in RENAMED}
-    assert olds >= {"--inputs", "--hidden", "--like", "--alarm-above", "--patience", "--jobs"}
+    assert olds >= {
+        "--inputs",
+        "--hidden",
+        "--like",
+        "--alarm-above",
+        "--threshold",
+        "--patience",
+        "--jobs",
+    }
     assert olds >= {"--from", "--from-nobody", "--to", "--all", "--known", "--timeout", "leave-out"}
 
 
@@ -104,13 +112,11 @@ def test_an_old_option_works_and_says_what_to_use(words, option, old, new, capsy
 def test_an_old_option_gives_the_value_of_the_new_one(tmp_path):
     save(Detector(Projection(n_inputs=2, n_hidden=3)), tmp_path / "l")
     (tmp_path / "s.csv").write_text("0.1,0.2\n", encoding="utf-8")
-    new = call("score", tmp_path / "l", tmp_path / "s.csv", "--threshold", 7)
+    new = call("score", tmp_path / "l", tmp_path / "s.csv", "--limit", 7)
     old = call("score", tmp_path / "l", tmp_path / "s.csv", "--alarm-above=7")
     assert new.stdout == old.stdout
-    assert (
-        old.stderr
-        == f"Note: --alarm-above is now --threshold; use --threshold instead.\n{new.stderr}"
-    )
+    note = "Note: --alarm-above is now --limit; use --limit instead."
+    assert old.stderr == f"{note}\n{new.stderr}"
 
 
 def test_an_old_command_works_and_says_what_to_use():

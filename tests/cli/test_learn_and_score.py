@@ -158,7 +158,7 @@ def test_reasons_stand_in_the_csv_too(tmp_path):
 def test_the_limit_of_an_alarm_can_be_set(tmp_path):
     pump = saved(detector(IDLE), tmp_path / "pump")
     table = written(tmp_path / "s.csv", FAST[:3])
-    assert call("score", pump, table, "--threshold", 1e9).stderr == "3 samples, 0 above 1e+09\n"
+    assert call("score", pump, table, "--limit", 1e9).stderr == "3 samples, 0 above 1e+09\n"
 
 
 def test_scoring_changes_nothing(tmp_path, idle):

@@ -62,7 +62,7 @@ def test_a_device_that_never_reported_says_how_to_turn_that_on(operator):
     assert "[report] every_s" in page.text("pre")
     assert page.all("div", id="chart") == []
     found = parts(operator)
-    assert "Score now – no threshold yet" in found["head"]
+    assert "Score now – no limit yet" in found["head"]
     assert "Last merge never" in found["head"]
     assert found["status"] == "Status It has not reported yet."
     assert "uses only its own samples" in found["sources"]
@@ -79,7 +79,7 @@ def test_the_points_are_there_for_the_chart(world, operator):
 def test_the_chart_is_told_in_words(world, operator):
     take(world, points=[point(998.0, 8.0, 4.0, True), point(999.0, 1.5, 4.0)])
     assert parts(operator)["words"].startswith(
-        "Of the last ten minutes: latest score 1.5 (threshold 4), "
+        "Of the last ten minutes: latest score 1.5 (limit 4), "
         "highest 8 at 1970-01-01T00:16:38Z, 1 moment in alarm."
     )
 
@@ -96,7 +96,7 @@ def test_the_inputs_that_carry_an_alarm_are_named_strongest_first(world, operato
     why = [("flow", 3.14), ("band 7", 12.56)]
     take(world, points=[point(999.0, 5.0, 2.0, True)], alarms=[alarm_of(999.0, why=why)])
     now = parts(operator)["reasons"]
-    assert "alarm now, at 1970-01-01T00:16:39Z: score 5, threshold 2, in pattern normal" in now
+    assert "alarm now, at 1970-01-01T00:16:39Z: score 5, limit 2, in pattern normal" in now
     assert now.endswith("band 7 ×12.6 of usual flow ×3.1 of usual")
     widths = re.findall(r'class="part" width="([^"]+)"', operator.get(PAGE).text)
     assert widths == ["100%", "25%"]

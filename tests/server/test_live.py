@@ -171,7 +171,7 @@ def test_a_device_has_a_stream_of_its_own(here):
         take(here, "pump-1", points=[point(time.time(), 9.5, 4.0, True)], alarms=[hostile])
         _, second = listener.until(lambda data: "points" in data)
         assert second["points"][1] == [9.5]
-        assert second["alarm"] == "Alarm of pump-1: score 5, threshold 2"
+        assert second["alarm"] == "Alarm of pump-1: score 5, limit 2"
         assert "&lt;/script&gt;&lt;script&gt;alert(1)" in second["parts"]["reasons"]
         assert "<script" not in str(second["parts"])
         assert "shared" not in second["parts"]  # nothing changed in it

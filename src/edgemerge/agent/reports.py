@@ -210,7 +210,7 @@ def _with_few_inputs(each: Mapping[str, Any]) -> JsonObject:
 
 
 def describe_point(judged: TimedVerdict, at: float, *, detailed: bool = False) -> JsonObject:
-    """Return a point; without threshold or alarm the keys are left out.
+    """Return a point; without limit or alarm the keys are left out.
 
     With `detailed`, for servers that take it, there are also the alarm level and the episode.
     """

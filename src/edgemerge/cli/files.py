@@ -303,13 +303,13 @@ def dask_client(scheduler: str | None, workers: int | None) -> Iterator[Any]:
 MAX_EXPLAINED = 3  # inputs named for an alarm
 
 
-@click.command(epilog=example("edgemerge score pump.bank today.csv --threshold 4 --explain"))
+@click.command(epilog=example("edgemerge score pump.bank today.csv --limit 4 --explain"))
 @click.argument("learner_file", type=FILE)
 @click.argument("samples", type=CSV_PATH)
 @columns_option
 @option(
-    "--threshold",
-    old={"--alarm-above": "--threshold"},
+    "--limit",
+    old={"--threshold": "--limit", "--alarm-above": "--limit"},
     type=float,
     default=4.0,
     show_default=True,
@@ -322,7 +322,7 @@ def score(
     learner_file: Path,
     samples: str,
     columns: list[str],
-    threshold: float,
+    limit: float,
     *,
     explain: bool,
     skip_bad_rows: bool,
@@ -343,13 +343,13 @@ def score(
     chosen: dict[str, Any] = {"columns": columns, "expected": names, "skip_bad_rows": skip_bad_rows}
     with open_csv(samples, words, **chosen) as rows:
         for X in rows:
-            results = list(_results(learner, X, total, threshold))
+            results = list(_results(learner, X, total, limit))
             for result, x in zip(results, X, strict=True) if explain else ():
                 result["why"] = _explanation(learner, x, rows.names) if result["alarm"] else []
             click.echo("\n".join(map(write, results)))
             total, alarms = total + len(X), alarms + sum(v["alarm"] for v in results)
     _remark_skipped(rows, total)
-    remark(f"{total:,} samples, {alarms:,} above {threshold:g}")
+    remark(f"{total:,} samples, {alarms:,} above {limit:g}")
 
 
 def _results(learner: Any, X: Any, before: int, limit: float) -> Iterator[dict[str, Any]]:

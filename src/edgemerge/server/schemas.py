@@ -438,7 +438,7 @@ LongText = Annotated[str, StringConstraints(max_length=500)]
 
 
 class ReportedPoint(StrictRequest):
-    """The highest score within a moment, and the threshold of that moment, if it has one.
+    """The highest score within a moment, and the limit of that moment, if it has one.
 
     Agents with a monitor also say whether they are ready, the alarm level, and the open episode.
     """

@@ -60,7 +60,7 @@ TABLE_COLUMNS = {  # their headings; all but the last can be sorted by
     "review": "Review",
     "pattern": "Pattern",
     "learnt": "Learnt",
-    "score": "Score / threshold",
+    "score": "Score / limit",
 }
 DESCENDING_FIRST = ("alarm", "review", "learnt", "score")  # the largest first
 HOUR_S = 3600.0

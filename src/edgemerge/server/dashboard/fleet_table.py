@@ -40,7 +40,7 @@ _SCALE = (HEIGHT - 2 * MARGIN) / log(MAX_SCORE / MIN_SCORE)
 
 
 class Sparkline(NamedTuple):
-    """Heights from the top, oldest first; that of the threshold; which points are alarms."""
+    """Heights from the top, oldest first; that of the limit; which points are alarms."""
 
     heights: tuple[int, ...] = ()
     threshold: int | None = None
@@ -56,7 +56,7 @@ class Sparkline(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The threshold as a path."""
+        """The limit as a path."""
         return "" if self.threshold is None else f"M0 {self.threshold}H{WIDTH}"
 
     @property
@@ -171,7 +171,7 @@ class DeviceRow(NamedTuple):
 
     @property
     def above(self) -> bool:
-        """Whether its last score is above the threshold."""
+        """Whether its last score is above the limit."""
         if self.score is None or self.threshold is None:
             return False
         return self.score > self.threshold
@@ -183,7 +183,7 @@ class DeviceRow(NamedTuple):
 
     @property
     def is_marked(self) -> bool:
-        """Whether the score that is shown is above the threshold, or that of an alarm."""
+        """Whether the score that is shown is above the limit, or that of an alarm."""
         return self.above or self.peak is not None
 
     @property

@@ -57,7 +57,7 @@ def size(value: float | None) -> str:
 
 
 def score(value: float | None) -> str:
-    """Return a score or a threshold; 1 is as usual.
+    """Return a score or a limit; 1 is as usual.
 
     >>> score(1.0), score(0.98765), score(None)
     ('1', '0.988', '–')

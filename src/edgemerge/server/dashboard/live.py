@@ -118,7 +118,7 @@ class DeviceEvents:
         if first or before == self._alarmed or view.latest is None or view.latest.alarm is None:
             return {}
         alarm = view.latest.alarm
-        against = f", threshold {formatting.score(alarm.threshold)}" if alarm.threshold else ""
+        against = f", limit {formatting.score(alarm.threshold)}" if alarm.threshold else ""
         return {"alarm": f"Alarm of {self._device}: score {formatting.score(alarm.score)}{against}"}
 
 

@@ -257,7 +257,7 @@ def _summarize(minute: int, rows: list[list[float]]) -> MinuteSummary:
 
 
 def add_summaries(known: MinuteSummary | None, more: MinuteSummary) -> MinuteSummary:
-    """Return a minute with all that two know of it; the threshold is that of the second."""
+    """Return a minute with all that two know of it; the limit is that of the second."""
     if known is None:
         return more
     scores = known.scores + more.scores

@@ -229,7 +229,7 @@ def read_minutes(
         since: The first minute.
         until: The minute after the last.
         table: "minutes", or "quarters" of an hour: these have the number of their first minute.
-        step: How many minutes are joined to one, which has the number of the first; the threshold
+        step: How many minutes are joined to one, which has the number of the first; the limit
             is the highest then.
         limit: The most that are returned, the oldest.
     """
