@@ -14,17 +14,14 @@ TESTS = """
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
 from hypothesis import given, strategies as st
 
-from tests import threads
 from tests.services.missing import SERVICES, left_out
 
 LIMIT = pytest.mark.timeout(1)
-threads.TO_END_S = 0.1
 
 
 @given(st.integers(), st.floats())
@@ -67,6 +64,16 @@ def test_ctrl_c_ends_a_program():
 @pytest.mark.parametrize("n", range(3))
 def test_a_service_is_missing(n):
     left_out("PostgreSQL", SERVICES)
+"""
+TESTS_OF_THREADS = """
+import threading
+import time
+
+import pytest
+
+from tests import threads
+
+threads.TO_END_S = 0.1
 
 
 @pytest.fixture(scope="session")
@@ -74,12 +81,10 @@ def serves_many_files():
     threading.Thread(target=time.sleep, args=(60,), name="of many", daemon=True).start()
 
 
-@pytest.mark.xdist_group("threads")
 def test_that_leaves_a_thread(serves_many_files):
     threading.Thread(target=time.sleep, args=(60,), name="forgotten", daemon=True).start()
 
 
-@pytest.mark.xdist_group("threads")
 def test_behind_it():
     pass
 """
@@ -99,6 +104,7 @@ def said_by(folder, *words, **environment):
     """Run the tests above as nohup does, in two processes; give what was said."""
     folder.mkdir()
     (folder / "test_all.py").write_text(TESTS, encoding="utf-8")
+    (folder / "test_threads.py").write_text(TESTS_OF_THREADS, encoding="utf-8")
     ours = {"CI", "NO_COLOR", "PYTEST_ADDOPTS"}  # of the run that this test is a part of
     inherited = {key: value for key, value in os.environ.items() if key not in ours}
     plugins = ("-ptests.conftest", "-pno:anyio", "-pno:cacheprovider", "-pno:schemathesis")
@@ -117,7 +123,7 @@ def said_by(folder, *words, **environment):
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    return said_by(tmp_path_factory.mktemp("session") / "tests", "-n", "2")
+    return said_by(tmp_path_factory.mktemp("session") / "tests", "-n2", "--dist=loadfile")
 
 
 @pytest.mark.parametrize(
