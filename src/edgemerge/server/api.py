@@ -692,16 +692,15 @@ def get_fleet(fleet: Name, caller: Reader, service: ServiceDep) -> FleetSummary:
 @router.put(
     "/fleets/{fleet}/trust", responses=CHANGE_PROBLEMS, openapi_extra=json_body_schema(TrustRequest)
 )
-async def set_trust(
+def set_trust(
     fleet: Name,
     caller: Admin,
     service: ServiceDep,
     body: Annotated[TrustRequest, Depends(json_request(TrustRequest))],
 ) -> FleetSummary:
     """Change which contributions enter others' sums at once, and which wait."""
-    act, trust = service.choices, Trust.parse(body.trust)
-    await run_in_thread(lambda: act.set_trust(fleet, trust, caller))
-    return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
+    service.choices.set_trust(fleet, Trust.parse(body.trust), caller)
+    return _get_fleet_json(service, fleet, caller)
 
 
 @router.get("/fleets/{fleet}/waiting", responses=BUSY_PROBLEMS)
@@ -747,16 +746,14 @@ def get_projection(fleet: Name, _caller: Reader, service: ServiceDep) -> Respons
     responses=BODY_PROBLEMS,
     openapi_extra=json_body_schema(InvitationRequest),
 )
-async def invite(
+def invite(
     fleet: Name,
     caller: Operator,
     service: ServiceDep,
     body: Annotated[InvitationRequest, Depends(json_request(InvitationRequest))],
 ) -> Invitation:
     """Make an invitation with which one device can enrol, once."""
-    token, expires = await run_in_thread(
-        lambda: service.invite(fleet, body.device, body.valid_s, caller)
-    )
+    token, expires = service.invite(fleet, body.device, body.valid_s, caller)
     return Invitation(token=token, fleet=fleet, device=body.device, expires=expires)
 
 
@@ -766,7 +763,7 @@ async def invite(
     responses=BODY_PROBLEMS,
     openapi_extra=json_body_schema(ReplacementRequest),
 )
-async def replace_device(
+def replace_device(
     fleet: Name,
     device: Name,
     caller: Operator,
@@ -777,9 +774,7 @@ async def replace_device(
 
     The token of the old hardware works until the invitation is used.
     """
-    token, expires = await run_in_thread(
-        lambda: service.replace(fleet, device, body.valid_s, caller)
-    )
+    token, expires = service.replace(fleet, device, body.valid_s, caller)
     return Invitation(token=token, fleet=fleet, device=device, expires=expires)
 
 
@@ -883,7 +878,7 @@ def list_reviews(
     responses=CHANGE_PROBLEMS,
     openapi_extra=json_body_schema(ReviewRequest),
 )
-async def review(
+def review(
     fleet: Name,
     device: Name,
     caller: Operator,
@@ -894,8 +889,7 @@ async def review(
 
     A decision that waits already is not made again.
     """
-    act = service.reviews
-    return review_json(await run_in_thread(lambda: act.add(fleet, device, body, caller)))
+    return review_json(service.reviews.add(fleet, device, body, caller))
 
 
 def review_json(review: Review) -> ReviewResponse:
@@ -935,7 +929,7 @@ def list_episodes(
     responses=CHANGE_PROBLEMS,
     openapi_extra=json_body_schema(CommentRequest),
 )
-async def comment_on_episode(
+def comment_on_episode(
     fleet: Name,
     number: Number,
     caller: Operator,
@@ -943,8 +937,7 @@ async def comment_on_episode(
     body: Annotated[CommentRequest, Depends(json_request(CommentRequest))],
 ) -> EpisodeResponse:
     """Comment on an episode, by its `id`, in place of an earlier comment."""
-    act, words = service.episodes, body.comment
-    found = await run_in_thread(lambda: act.comment(fleet, number, words, caller))
+    found = service.episodes.comment(fleet, number, body.comment, caller)
     return EpisodeResponse.model_validate(found)
 
 
@@ -962,7 +955,7 @@ def get_settings(
 @router.put(
     SETTINGS_PATH, responses=CHANGE_PROBLEMS, openapi_extra=json_body_schema(SettingsRequest)
 )
-async def change_settings(
+def change_settings(
     fleet: Name,
     device: Name,
     caller: Operator,
@@ -970,8 +963,8 @@ async def change_settings(
     body: Annotated[SettingsRequest, Depends(json_request(SettingsRequest))],
 ) -> SettingsResponse:
     """Replace the settings of a device; it applies them once, when it next hears of them."""
-    await run_in_thread(lambda: service.settings.change(fleet, device, body, caller))
-    return await run_in_thread(lambda: _settings_json(service, fleet, device))
+    service.settings.change(fleet, device, body, caller)
+    return _settings_json(service, fleet, device)
 
 
 @router.delete(SETTINGS_PATH + "/{version}", responses=UNDO_PROBLEMS)
@@ -1014,13 +1007,12 @@ def get_configuration(fleet: Name, caller: Viewer, service: ServiceDep) -> Confi
     responses=CHANGE_PROBLEMS,
     openapi_extra=json_body_schema(ConfigurationRequest),
 )
-async def change_configuration(
+def change_configuration(
     fleet: Name, caller: Operator, service: ServiceDep, body: ConfigurationBody
 ) -> ConfigurationResponse:
     """Replace the configuration of a fleet's agents; each applies it once, when it next reports."""
-    act = service.configurations.change
-    await run_in_thread(lambda: act(fleet, EVERY_DEVICE, body, caller))
-    return await run_in_thread(lambda: _configuration_json(service, fleet, caller))
+    service.configurations.change(fleet, EVERY_DEVICE, body, caller)
+    return _configuration_json(service, fleet, caller)
 
 
 @router.delete(CONFIGURATION_PATH + "/{version}", responses=UNDO_PROBLEMS)
@@ -1048,13 +1040,12 @@ def get_device_configuration(
     responses=CHANGE_PROBLEMS,
     openapi_extra=json_body_schema(ConfigurationRequest),
 )
-async def change_device_configuration(
+def change_device_configuration(
     fleet: Name, device: Name, caller: Operator, service: ServiceDep, body: ConfigurationBody
 ) -> ConfigurationResponse:
     """Replace what is set for one device, on top of the fleet's configuration."""
-    act = service.configurations.change
-    await run_in_thread(lambda: act(fleet, device, body, caller))
-    return await run_in_thread(lambda: _configuration_json(service, fleet, caller, device))
+    service.configurations.change(fleet, device, body, caller)
+    return _configuration_json(service, fleet, caller, device)
 
 
 @router.delete(DEVICE_CONFIGURATION_PATH + "/{version}", responses=UNDO_PROBLEMS)
@@ -1177,7 +1168,7 @@ def list_choices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Choi
     responses=CONFLICT_PROBLEMS,
     openapi_extra=_one_of_schema(AdoptRequest, ExcludeRequest, DecideRequest),
 )
-async def choose(
+def choose(
     fleet: Name,
     caller: Operator,
     service: ServiceDep,
@@ -1189,13 +1180,12 @@ async def choose(
     """
     act, one = service.choices, body.root
     if isinstance(one, AdoptRequest):
-        sources, targets = one.sources, one.targets
-        return choice_json(await run_in_thread(lambda: act.adopt(fleet, sources, targets, caller)))
+        return choice_json(act.adopt(fleet, one.sources, one.targets, caller))
     key = (one.device, one.incarnation, one.pattern)
     if isinstance(one, DecideRequest):
-        decide = partial(act.decide, fleet, key, one.kind, caller, comment=one.comment)
-        return choice_json(await run_in_thread(lambda: decide(revision=one.revision)))
-    return choice_json(await run_in_thread(lambda: act.exclude(fleet, key, caller)))
+        decide = partial(act.decide, comment=one.comment, revision=one.revision)
+        return choice_json(decide(fleet, key, one.kind, caller))
+    return choice_json(act.exclude(fleet, key, caller))
 
 
 @router.delete(CHOICES_PATH + "/{number}", responses=WRITE_PROBLEMS)
@@ -1276,7 +1266,7 @@ def list_receivers(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Re
     },
     openapi_extra=json_body_schema(ReceiverRequest),
 )
-async def set_receiver(
+def set_receiver(
     fleet: Name,
     receiver: Name,
     caller: Operator,
@@ -1286,9 +1276,8 @@ async def set_receiver(
 ) -> ReceiverResponse:
     """Tell a receiver what happens in a fleet from now on; this server calls its address."""
     act = service.notifications
-    new = await run_in_thread(lambda: act.put(fleet, receiver, body, caller))
-    response.status_code = 201 if new else 200
-    found = await run_in_thread(lambda: act.receivers(fleet))
+    response.status_code = 201 if act.put(fleet, receiver, body, caller) else 200
+    found = act.receivers(fleet)
     return next(receiver_json(*each) for each in found if each[0].name == receiver)
 
 
@@ -1357,16 +1346,15 @@ def find_suspects(fleet: Name, _caller: Viewer, service: ServiceDep) -> Suspects
     responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(CohortRequest),
 )
-async def form_cohorts(
+def form_cohorts(
     fleet: Name,
     caller: Admin,
     service: ServiceDep,
     body: Annotated[CohortRequest, Depends(json_request(CohortRequest))],
 ) -> list[CohortResponse]:
     """Form cohorts of all devices that have registered keys; those before them end."""
-    options = body.model_dump()
-    await run_in_thread(lambda: service.masked.form(fleet, caller, **options))
-    return await run_in_thread(lambda: cohorts_json(service, fleet))
+    service.masked.form(fleet, caller, **body.model_dump())
+    return cohorts_json(service, fleet)
 
 
 @router.delete("/fleets/{fleet}/cohorts/{cohort}", status_code=204, responses=CONFLICT_PROBLEMS)
@@ -1418,7 +1406,7 @@ def forget_keys(fleet: Name, device: Name, caller: Operator, service: ServiceDep
     responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(KeysRequest),
 )
-async def register_keys(
+def register_keys(
     sender: Sender,
     service: ServiceDep,
     body: Annotated[KeysRequest, Depends(json_request(KeysRequest))],
@@ -1426,7 +1414,7 @@ async def register_keys(
     """Store the public keys of a device of a masked fleet; others are refused from then on."""
     fleet, device = member_of(sender)
     keys = bytes.fromhex(body.agreement), bytes.fromhex(body.verification)
-    await run_in_thread(lambda: service.masked.register(fleet, MaskedMember(device, *keys)))
+    service.masked.register(fleet, MaskedMember(device, *keys))
 
 
 KnownNumber = Annotated[int | None, Query(ge=0, lt=2**63)]
@@ -1574,14 +1562,13 @@ def list_accounts(service: ServiceDep, _caller: Admin) -> list[AccountResponse]:
     responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(AccountRequest),
 )
-async def add_account(
+def add_account(
     service: ServiceDep,
     caller: Admin,
     body: Annotated[AccountRequest, Depends(json_request(AccountRequest))],
 ) -> IssuedAccount:
     """Add an account; the answer shows its token, once."""
-    act = partial(service.accounts.add, body.name, body.role, body.valid_s, caller)
-    return issued_json(service, await run_in_thread(act))
+    return issued_json(service, service.accounts.add(body.name, body.role, body.valid_s, caller))
 
 
 @router.put(
@@ -1589,7 +1576,7 @@ async def add_account(
     responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(AccountChange),
 )
-async def change_account(
+def change_account(
     account: Name,
     service: ServiceDep,
     caller: Admin,
@@ -1600,8 +1587,8 @@ async def change_account(
     What is not named stays as it is.
     """
     valid_s = body.valid_s if "valid_s" in body.model_fields_set else KEEP
-    act = partial(service.accounts.change, account, caller, role=body.role, valid_s=valid_s)
-    return account_json(await run_in_thread(act), service.clock())
+    changed = service.accounts.change(account, caller, role=body.role, valid_s=valid_s)
+    return account_json(changed, service.clock())
 
 
 @router.post(
@@ -1609,7 +1596,7 @@ async def change_account(
     responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(RotationRequest),
 )
-async def rotate_account(
+def rotate_account(
     account: Name,
     service: ServiceDep,
     caller: Admin,
@@ -1617,8 +1604,7 @@ async def rotate_account(
 ) -> IssuedAccount:
     """Give an account a new token, shown once; the old one and its sessions end at once."""
     valid_s = body.valid_s if "valid_s" in body.model_fields_set else KEEP
-    act = partial(service.accounts.rotate, account, caller, valid_s=valid_s)
-    return issued_json(service, await run_in_thread(act))
+    return issued_json(service, service.accounts.rotate(account, caller, valid_s=valid_s))
 
 
 @router.delete(ACCOUNTS_PATH + "/{account}", status_code=204, responses=UNDO_PROBLEMS)
@@ -1633,15 +1619,15 @@ def revoke_account(account: Name, service: ServiceDep, caller: Admin) -> None:
     responses=CONFLICT_PROBLEMS,
     openapi_extra=json_body_schema(WallLinkRequest),
 )
-async def add_wall_link(
+def add_wall_link(
     fleet: Name,
     service: ServiceDep,
     caller: Admin,
     body: Annotated[WallLinkRequest, Depends(json_request(WallLinkRequest))],
 ) -> IssuedAccount:
     """Make a link that shows a fleet's page without a sign-in; the answer shows it, once."""
-    act = partial(service.accounts.add_wall_link, body.name, fleet, caller, valid_s=body.valid_s)
-    return issued_json(service, await run_in_thread(act))
+    made = service.accounts.add_wall_link(body.name, fleet, caller, valid_s=body.valid_s)
+    return issued_json(service, made)
 
 
 def account_json(account: Account, now: float) -> AccountResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple
@@ -426,44 +427,42 @@ def confirm_relearn(fleet: Name, device: Name, page: OperatorPage) -> Response:
 
 
 @router.post("/fleets/{fleet}/devices/{device}/reviews")
-async def add_review(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
+def add_review(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
     """Store a decision, and show the page again; or show there why it was not made."""
 
     def change() -> None:
         asked = read_review(form, page.service.clock())
         page.service.reviews.add(fleet, device, asked, page.caller)
 
-    return await _change(page, fleet, device, change, "review")
+    return _change(page, fleet, device, change, "review")
 
 
 @router.post("/fleets/{fleet}/devices/{device}/settings")
-async def change_settings(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
+def change_settings(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
     """Store other settings, and show the page again; or show there why not."""
 
     def change() -> None:
         page.service.settings.change(fleet, device, read_settings(form), page.caller)
 
-    return await _change(page, fleet, device, change, "settings")
+    return _change(page, fleet, device, change, "settings")
 
 
 @router.post("/fleets/{fleet}/devices/{device}/settings/undo")
-async def undo_settings(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
+def undo_settings(fleet: Name, device: Name, page: OperatorForm, form: FormDep) -> Response:
     """Go back to the settings before, and show the page again; or show there why not."""
 
     def change() -> None:
         version = whole_number("version", form.one("version"))
         page.service.settings.undo(fleet, device, version, page.caller)
 
-    return await _change(page, fleet, device, change, "settings")
+    return _change(page, fleet, device, change, "settings")
 
 
-async def _change(
+def _change(
     page: Page, fleet: str, device: str, change: Callable[[], None], section: str
 ) -> Response:
-    def again(problem: EdgemergeError) -> Response:
-        return _render(page, fleet, device, problem=problem)
-
-    return await answer_form(change, f"/ui/fleets/{fleet}/devices/{device}#{section}", again)
+    address = f"/ui/fleets/{fleet}/devices/{device}#{section}"
+    return answer_form(change, address, partial(_render, page, fleet, device))
 
 
 @router.get("/fleets/{fleet}/devices/{device}/scores")

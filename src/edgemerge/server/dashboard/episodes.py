@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from math import isfinite, log, log10, nan
@@ -343,14 +344,14 @@ def _render(
 
 
 @router.post("/fleets/{fleet}/episodes")
-async def acknowledge_all(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
+def acknowledge_all(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Acknowledge all episodes that had ended when the page was made."""
 
     def change() -> None:
         until = _moment(form.one("seen"))
         page.service.reviews.acknowledge_ended(fleet, page.caller, until=until)
 
-    return await _change(page, fleet, Wanted(), change)
+    return _change(page, fleet, Wanted(), change)
 
 
 def _moment(text: str) -> float:
@@ -364,9 +365,7 @@ def _moment(text: str) -> float:
 
 
 @router.post("/fleets/{fleet}/episodes/{number}")
-async def decide_episode(
-    fleet: Name, number: Number, page: OperatorForm, form: FormDep
-) -> Response:
+def decide_episode(fleet: Name, number: Number, page: OperatorForm, form: FormDep) -> Response:
     """Store a comment or a decision, and show the page again; or show there why it was not made."""
     wanted = _wanted(form.one("show"), form.one("before"), form.one("device"))
     service = page.service
@@ -381,13 +380,12 @@ async def decide_episode(
             device = get_episode(tx, fleet, number).device
         service.reviews.add(fleet, device, read_review(form, service.clock()), page.caller)
 
-    return await _change(page, fleet, wanted, change, f"#e{number}")
+    return _change(page, fleet, wanted, change, f"#e{number}")
 
 
-async def _change(
+def _change(
     page: Page, fleet: str, wanted: Wanted, change: Callable[[], None], anchor: str = ""
 ) -> Response:
-    def again(problem: EdgemergeError) -> Response:
-        return _render(page, fleet, wanted, problem)
-
-    return await answer_form(change, wanted.address(fleet) + anchor, again)
+    return answer_form(
+        change, wanted.address(fleet) + anchor, partial(_render, page, fleet, wanted)
+    )

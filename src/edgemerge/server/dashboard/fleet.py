@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
@@ -184,7 +185,7 @@ def read_cohorts(form: Form, slots: list[str]) -> CohortRequest:
 
 
 @router.post("/fleets/{fleet}/cohorts")
-async def form_cohorts(fleet: Name, page: AdminForm, form: FormDep) -> Response:
+def form_cohorts(fleet: Name, page: AdminForm, form: FormDep) -> Response:
     """Form the cohorts of a masked fleet, and show its page again; or show there why not."""
     service = page.service
 
@@ -192,10 +193,7 @@ async def form_cohorts(fleet: Name, page: AdminForm, form: FormDep) -> Response:
         slots = cohorts_view(service, service.fleet(fleet)).slots
         service.masked.form(fleet, page.caller, **read_cohorts(form, slots).model_dump())
 
-    def again(problem: EdgemergeError) -> Response:
-        return _render_fleet(*page, fleet, problem=problem)
-
-    return await answer_form(change, f"/ui/fleets/{fleet}#cohorts", again)
+    return answer_form(change, f"/ui/fleets/{fleet}#cohorts", partial(_render_fleet, *page, fleet))
 
 
 @router.get("/fleets/{fleet}/cohorts/{cohort}/drop")

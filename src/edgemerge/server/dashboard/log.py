@@ -12,7 +12,7 @@ from fastapi import APIRouter, Response
 from edgemerge.server.audit import Entry
 from edgemerge.server.dashboard.merge import parse_number, search_text
 from edgemerge.server.dashboard.sign_in import ViewerPage
-from edgemerge.server.http import Name, run_in_thread
+from edgemerge.server.http import Name
 
 ENTRIES_PER_PAGE = 50
 TIME_DETAILS = ("expires", "until")  # details that are times
@@ -75,26 +75,22 @@ class LogRow:
 
 
 @router.get("/fleets/{fleet}/log")
-async def show_log(fleet: Name, page: ViewerPage) -> Response:
+def show_log(fleet: Name, page: ViewerPage) -> Response:
     """Show a stretch of the audit log."""
     query = page.request.query_params
     action, find = search_text(query.get("action", "")), search_text(query.get("find", ""))
     before = parse_number(query.get("before", "")) or AFTER_LAST
-
-    def work() -> Response:
-        found = page.service.audit_newest_first(
-            fleet, before, ENTRIES_PER_PAGE + 1, action=action, subject=find
-        )
-        rows = [
-            LogRow(each, ACTION_WORDS.get(each.action, each.action), parse_detail(each.detail))
-            for each in found[:ENTRIES_PER_PAGE]
-        ]
-        values: dict[str, Any] = {"tab": "Log", "fleet": fleet, "choices": FILTERS}
-        values |= {"action": action, "find": find, "newest": before == AFTER_LAST}
-        values |= {"rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
-        return page.render("log.html", **values)
-
-    return await run_in_thread(work)
+    found = page.service.audit_newest_first(
+        fleet, before, ENTRIES_PER_PAGE + 1, action=action, subject=find
+    )
+    rows = [
+        LogRow(each, ACTION_WORDS.get(each.action, each.action), parse_detail(each.detail))
+        for each in found[:ENTRIES_PER_PAGE]
+    ]
+    values: dict[str, Any] = {"tab": "Log", "fleet": fleet, "choices": FILTERS}
+    values |= {"action": action, "find": find, "newest": before == AFTER_LAST}
+    values |= {"rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
+    return page.render("log.html", **values)
 
 
 def parse_detail(text: str) -> list[Detail]:

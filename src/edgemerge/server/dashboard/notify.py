@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 from fastapi import APIRouter, Response
@@ -34,7 +35,7 @@ def show_receivers(fleet: Name, page: ViewerPage) -> Response:
 
 
 @router.post("/fleets/{fleet}/notify/add")
-async def add_receiver(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
+def add_receiver(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Set a receiver."""
     name = form.one("name")
 
@@ -42,18 +43,18 @@ async def add_receiver(fleet: Name, page: OperatorForm, form: FormDep) -> Respon
         must_be_plain_name("receiver", name)
         page.service.notifications.put(fleet, name, read_receiver(form), page.caller)
 
-    return await _change(page, fleet, change, "set")
+    return _change(page, fleet, change, "set")
 
 
 @router.post("/fleets/{fleet}/notify/remove")
-async def remove_receiver(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
+def remove_receiver(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Remove a receiver."""
     name, remove = form.one("name"), page.service.notifications.remove
-    return await _change(page, fleet, lambda: remove(fleet, name, page.caller), "removed")
+    return _change(page, fleet, lambda: remove(fleet, name, page.caller), "removed")
 
 
 @router.post("/fleets/{fleet}/notify/test")
-async def send_test(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
+def send_test(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
     """Send a test message."""
     name = form.one("name")
 
@@ -62,7 +63,7 @@ async def send_test(fleet: Name, page: OperatorForm, form: FormDep) -> Response:
         if trouble:
             raise SettingError(f"the test message to {name} was not accepted: {trouble}")
 
-    return await _change(page, fleet, change, "tested")
+    return _change(page, fleet, change, "tested")
 
 
 def read_receiver(form: Form) -> ReceiverRequest:
@@ -83,13 +84,11 @@ def read_receiver(form: Form) -> ReceiverRequest:
         return ReceiverRequest(**asked)
 
 
-async def _change(page: Page, fleet: str, change: Callable[[], object], done: str) -> Response:
+def _change(page: Page, fleet: str, change: Callable[[], object], done: str) -> Response:
     """Redirect to the page, which says what was done; or show there why it was not."""
-
-    def again(problem: EdgemergeError) -> Response:
-        return _render(page, fleet, problem=problem)
-
-    return await answer_form(change, f"/ui/fleets/{fleet}/notify?done={done}", again)
+    return answer_form(
+        change, f"/ui/fleets/{fleet}/notify?done={done}", partial(_render, page, fleet)
+    )
 
 
 NOTICES = {

@@ -22,7 +22,7 @@ from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.delivery import NONE_UNUSUAL, USUAL_FACTOR
 from edgemerge.server.auth import Session
 from edgemerge.server.dashboard import formatting
-from edgemerge.server.http import ErrorAnswer, error_answer, error_json, run_in_thread
+from edgemerge.server.http import ErrorAnswer, error_answer, error_json
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -157,19 +157,15 @@ def render_page(
     return HTMLResponse(text, status, security_headers(request.scope))
 
 
-async def answer_form(
-    change: Callable[[], object], address: str, again: Callable[[EdgemergeError], Response]
+def answer_form(
+    change: Callable[[], object], address: str, render: Callable[..., Response]
 ) -> Response:
-    """Make a change and lead to a page; or show the form again, with why it was not made."""
-
-    def work() -> Response:
-        try:
-            change()
-        except EdgemergeError as problem:
-            return again(problem)
-        return RedirectResponse(address, 303)
-
-    return await run_in_thread(work)
+    """Make a change and lead to a page; or render one with the `problem`: why it was not made."""
+    try:
+        change()
+    except EdgemergeError as problem:
+        return render(problem=problem)
+    return RedirectResponse(address, 303)
 
 
 # Who looks at a page, and whether a change was really asked for on one of our pages.

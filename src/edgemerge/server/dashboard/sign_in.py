@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from hmac import compare_digest
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlencode
@@ -26,7 +27,7 @@ from edgemerge.server.auth import (
 )
 from edgemerge.server.dashboard.pages import answer_form, render_page, wants_json
 from edgemerge.server.dashboard.stream import Viewers, ViewersDep
-from edgemerge.server.http import InFlight, Name, ServiceDep, run_in_thread, wall_path
+from edgemerge.server.http import InFlight, Name, ServiceDep, wall_path
 from edgemerge.server.service import Service
 
 FORM_MEDIA_TYPE = "application/x-www-form-urlencoded"
@@ -410,7 +411,7 @@ def show_accounts(page: AdminPage, done: str = "") -> Response:
 
 
 @router.post("/accounts")
-async def add_account(page: AdminForm, form: FormDep) -> Response:
+def add_account(page: AdminForm, form: FormDep) -> Response:
     """Add an account or a wall link; its token is on this page, and nowhere else."""
     name, role, accounts = form.one("name"), form.one("role"), page.service.accounts
 
@@ -422,7 +423,7 @@ async def add_account(page: AdminForm, form: FormDep) -> Response:
             raise SettingError("found a wall link that never expires, expected a time")
         return accounts.add_wall_link(name, form.one("fleet"), page.caller, valid_s=valid_s)
 
-    return await _show_issued(page, add)
+    return _show_issued(page, add)
 
 
 @router.get("/accounts/{account}")
@@ -432,14 +433,14 @@ def show_account(account: Name, page: AdminPage) -> Response:
 
 
 @router.post("/accounts/{account}/rotate")
-async def rotate_account(account: Name, page: AdminForm) -> Response:
+def rotate_account(account: Name, page: AdminForm) -> Response:
     """Give an account a new token; it is on this page, and nowhere else."""
     rotate = page.service.accounts.rotate
-    return await _show_issued(page, lambda: rotate(account, page.caller))
+    return _show_issued(page, lambda: rotate(account, page.caller))
 
 
 @router.post("/accounts/{account}/change")
-async def change_account(account: Name, page: AdminForm, form: FormDep) -> Response:
+def change_account(account: Name, page: AdminForm, form: FormDep) -> Response:
     """Change the role of an account, or when it expires."""
     role = form.one("role") or None
 
@@ -447,14 +448,14 @@ async def change_account(account: Name, page: AdminForm, form: FormDep) -> Respo
         valid_s = KEEP if form.one("days") == "keep" else read_validity(form)
         page.service.accounts.change(account, page.caller, role=role, valid_s=valid_s)
 
-    return await _change_account(page, change, "changed")
+    return _change_account(page, change, "changed")
 
 
 @router.post("/accounts/{account}/revoke")
-async def revoke_account(account: Name, page: AdminForm) -> Response:
+def revoke_account(account: Name, page: AdminForm) -> Response:
     """Revoke an account or a wall link."""
     revoke = page.service.accounts.revoke
-    return await _change_account(page, lambda: revoke(account, page.caller), "revoked")
+    return _change_account(page, lambda: revoke(account, page.caller), "revoked")
 
 
 def read_validity(form: Form) -> float | None:
@@ -467,29 +468,21 @@ def read_validity(form: Form) -> float | None:
     return DAY_S * int(days) if days else None
 
 
-async def _show_issued(page: Page, act: Callable[[], Issued]) -> Response:
+def _show_issued(page: Page, act: Callable[[], Issued]) -> Response:
     """Show a new token once; or why there is none."""
-
-    def work() -> Response:
-        try:
-            issued = act()
-        except EdgemergeError as problem:
-            return _accounts_page(page, problem=problem)
-        secret = page.service.with_fingerprint(issued.token)
-        if issued.account.role == WALL:
-            secret = server_url(page.request) + wall_path(issued.token)
-        return _accounts_page(page, made=(issued.account, secret))
-
-    return await run_in_thread(work)
-
-
-async def _change_account(page: Page, change: Callable[[], object], done: str) -> Response:
-    """Redirect to the page, which says what was done; or show there why it was not."""
-
-    def again(problem: EdgemergeError) -> Response:
+    try:
+        issued = act()
+    except EdgemergeError as problem:
         return _accounts_page(page, problem=problem)
+    secret = page.service.with_fingerprint(issued.token)
+    if issued.account.role == WALL:
+        secret = server_url(page.request) + wall_path(issued.token)
+    return _accounts_page(page, made=(issued.account, secret))
 
-    return await answer_form(change, f"{ACCOUNTS_URL}?done={done}", again)
+
+def _change_account(page: Page, change: Callable[[], object], done: str) -> Response:
+    """Redirect to the page, which says what was done; or show there why it was not."""
+    return answer_form(change, f"{ACCOUNTS_URL}?done={done}", partial(_accounts_page, page))
 
 
 def _accounts_page(
