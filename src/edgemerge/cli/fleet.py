@@ -24,6 +24,7 @@ from edgemerge.cli.options import (
     build_projection,
     check_device_name,
     operator_connection,
+    operator_options,
     projection_options,
     server_options,
 )
@@ -31,7 +32,6 @@ from edgemerge.cli.output import (
     confirm,
     format_time,
     headings,
-    json_option,
     print_fields,
     print_json,
     print_json_line,
@@ -98,6 +98,11 @@ ONE_DEVICE_WARNING = (
     "With --min-devices 1 a device can subtract two totals, and read what another one sent."
 )
 FLEET_COLUMNS = headings("fleet", "devices", "contributions", "samples", "reads", "created")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+comment_option = click.option("--comment", default="", help="One line for those who read the log.")
+undo_option = click.option(
+    "--undo", type=click.IntRange(min=1), metavar="VERSION", help="Take this one back."
+)
 
 
 @click.group(
@@ -179,8 +184,7 @@ def fleet() -> None:
     metavar="DEVICE",
     help="Invite this device too: its invitation is written to DEVICE.invitation.",
 )
-@server_options
-@json_option
+@operator_options
 def create(
     name: str,
     reads: str,
@@ -242,8 +246,7 @@ def _masked_words(projection: Projection, noise: dict[str, Any] | None) -> str:
 
 
 @click.command("list", epilog=example("edgemerge fleet list --json"))
-@server_options
-@json_option
+@operator_options
 def list_fleets(*, as_json: bool, **where: Any) -> None:
     """List all fleets."""
     with operator_connection(**where) as client:
@@ -258,8 +261,7 @@ def list_fleets(*, as_json: bool, **where: Any) -> None:
     type=FILE,
     help="Write the projection to this file.",
 )
-@server_options
-@json_option
+@operator_options
 def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any) -> None:
     """Show a fleet's settings and counts."""
     with operator_connection(**where) as client:
@@ -297,8 +299,7 @@ def print_fleet(found: dict[str, Any], *, as_json: bool) -> None:
 @click.option(
     "--all", "ended", is_flag=True, help="Also ended and dropped ones, of the last ten formings."
 )
-@server_options
-@json_option
+@operator_options
 def cohorts(name: str, *, ended: bool, as_json: bool, **where: Any) -> None:
     """List the cohorts of a masked fleet, each with its epoch.
 
@@ -355,8 +356,7 @@ def cohorts(name: str, *, ended: bool, as_json: bool, **where: Any) -> None:
     is_flag=True,
     help="Part devices that were in one cohort, to find the one behind a cohort that differs.",
 )
-@server_options
-@json_option
+@operator_options
 def form_cohorts(
     name: str,
     least: int | None,
@@ -394,7 +394,7 @@ def form_cohorts(
 @click.command("drop-cohort", epilog=example("edgemerge fleet drop-cohort pumps 3"))
 @click.argument("name", metavar="FLEET")
 @click.argument("cohort", type=int)
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @server_options
 def drop_cohort(name: str, cohort: int, *, yes: bool, **where: Any) -> None:
     """End a cohort, and take all that it has added up out of the total.
@@ -410,8 +410,7 @@ def drop_cohort(name: str, cohort: int, *, yes: bool, **where: Any) -> None:
 
 @click.command(epilog=example("edgemerge fleet suspects pumps"))
 @click.argument("name", metavar="FLEET")
-@server_options
-@json_option
+@operator_options
 def suspects(name: str, *, as_json: bool, **where: Any) -> None:
     """List the devices that were most often in a cohort that differed.
 
@@ -484,9 +483,8 @@ def _distance_words(cohort: Mapping[str, Any]) -> float | str | None:
 
 @click.command(epilog=example("edgemerge fleet delete pumps --yes"))
 @click.argument("name", metavar="FLEET")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@server_options
-@json_option
+@yes_option
+@operator_options
 def delete(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
     """Delete a fleet with its devices and contributions.
 
@@ -515,6 +513,9 @@ CONTRIBUTION_COLUMNS = headings(
 valid_option = click.option(
     "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
 )
+token_out_option = click.option(
+    "--out", type=FILE, help="Write the token to this file instead, readable by its owner only."
+)
 
 
 @click.command(
@@ -542,8 +543,7 @@ valid_option = click.option(
 @click.option(
     "--again", is_flag=True, help="With --from: also devices that enrolled or were invited before."
 )
-@server_options
-@json_option
+@operator_options
 def invite(
     fleet: str,
     device: str | None,
@@ -587,11 +587,8 @@ def print_token(found: dict[str, Any], out: Path | None, *, as_json: bool) -> No
 @click.argument("fleet")
 @click.argument("device")
 @valid_option
-@click.option(
-    "--out", type=FILE, help="Write the token to this file instead, readable by its owner only."
-)
-@server_options
-@json_option
+@token_out_option
+@operator_options
 def replace(
     fleet: str, device: str, valid_s: int, out: Path | None, *, as_json: bool, **where: Any
 ) -> None:
@@ -716,8 +713,7 @@ def _invite_all(
 
 @click.command(epilog=example("edgemerge fleet devices pumps"))
 @click.argument("fleet")
-@server_options
-@json_option
+@operator_options
 def devices(fleet: str, *, as_json: bool, **where: Any) -> None:
     """List the enrolled devices."""
     with operator_connection(**where) as client:
@@ -728,8 +724,7 @@ def devices(fleet: str, *, as_json: bool, **where: Any) -> None:
 @click.command(epilog=example("edgemerge fleet revoke pumps pump-3"))
 @click.argument("fleet")
 @click.argument("device")
-@server_options
-@json_option
+@operator_options
 def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
     """Revoke a device's token and cut its connections.
 
@@ -743,8 +738,7 @@ def revoke(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
 
 @click.command(epilog=example("edgemerge fleet contributions pumps"))
 @click.argument("fleet")
-@server_options
-@json_option
+@operator_options
 def contributions(fleet: str, *, as_json: bool, **where: Any) -> None:
     """List the contributions of all devices."""
     with operator_connection(**where) as client:
@@ -759,9 +753,8 @@ def contributions(fleet: str, *, as_json: bool, **where: Any) -> None:
 @click.option(
     "--incarnation", type=click.IntRange(0), help="Delete those of this incarnation only."
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@server_options
-@json_option
+@yes_option
+@operator_options
 def drop(
     fleet: str, device: str, *, incarnation: int | None, yes: bool, as_json: bool, **where: Any
 ) -> None:
@@ -819,8 +812,7 @@ selection_options = options(
     is_flag=True,
     help="Show undone choices too.",
 )
-@server_options
-@json_option
+@operator_options
 def choices(fleet: str, *, undone: bool, as_json: bool, **where: Any) -> None:
     """List the choices: who adopts from whom, what is excluded."""
     with operator_connection(**where) as client:
@@ -838,8 +830,7 @@ def choices(fleet: str, *, undone: bool, as_json: bool, **where: Any) -> None:
 )
 @click.argument("fleet")
 @selection_options
-@server_options
-@json_option
+@operator_options
 def adopt(
     fleet: str,
     sources: tuple[str, ...],
@@ -865,8 +856,7 @@ def adopt(
 @click.argument("device")
 @click.argument("incarnation", type=click.IntRange(min=0))
 @click.argument("pattern")
-@server_options
-@json_option
+@operator_options
 def exclude(
     fleet: str, device: str, incarnation: int, pattern: str, *, as_json: bool, **where: Any
 ) -> None:
@@ -883,8 +873,7 @@ def exclude(
 @click.command(epilog=example("edgemerge fleet undo pumps 4"))
 @click.argument("fleet")
 @click.argument("number", type=click.IntRange(min=1))
-@server_options
-@json_option
+@operator_options
 def undo(fleet: str, number: int, *, as_json: bool, **where: Any) -> None:
     """Undo a choice.
 
@@ -900,8 +889,7 @@ def undo(fleet: str, number: int, *, as_json: bool, **where: Any) -> None:
 @click.command(epilog=example("edgemerge fleet preview pumps --source pump-1 --target pump-3"))
 @click.argument("fleet")
 @selection_options
-@server_options
-@json_option
+@operator_options
 def preview(
     fleet: str,
     sources: tuple[str, ...],
@@ -975,8 +963,7 @@ AUDIT_COLUMNS = headings("seq", "at", "actor", "action", "fleet", "subject")
     metavar="HASH",
     help="Fail unless the log still contains this head, printed earlier.",
 )
-@server_options
-@json_option
+@operator_options
 def audit(fleet: str | None, last: int, known: str | None, *, as_json: bool, **where: Any) -> None:
     """Verify the audit log and show its last entries.
 
@@ -1057,15 +1044,14 @@ decision_options = options(
         type=click.IntRange(min=0),
         help="Decide about this revision only; refuse if another one has come.",
     ),
-    click.option("--comment", default="", help="One line for those who read the log."),
+    comment_option,
 )
 
 
 @click.command(epilog=example("edgemerge fleet trust pumps quorum:2"))
 @click.argument("fleet")
 @click.argument("rule")
-@server_options
-@json_option
+@operator_options
 def trust(fleet: str, rule: str, *, as_json: bool, **where: Any) -> None:
     """Choose which contributions others adopt at once.
 
@@ -1081,8 +1067,7 @@ def trust(fleet: str, rule: str, *, as_json: bool, **where: Any) -> None:
 
 @click.command(epilog=example("edgemerge fleet waiting pumps"))
 @click.argument("fleet")
-@server_options
-@json_option
+@operator_options
 def waiting(fleet: str, *, as_json: bool, **where: Any) -> None:
     """List contributions that wait for approval.
 
@@ -1102,8 +1087,7 @@ def waiting(fleet: str, *, as_json: bool, **where: Any) -> None:
     epilog=example("edgemerge fleet approve pumps pump-3 0 normal --comment 'looked at it'")
 )
 @decision_options
-@server_options
-@json_option
+@operator_options
 def approve(*, as_json: bool, **about: Any) -> None:
     """Let other devices adopt a contribution.
 
@@ -1114,8 +1098,7 @@ def approve(*, as_json: bool, **about: Any) -> None:
 
 @click.command(epilog=example("edgemerge fleet dismiss pumps pump-3 0 normal"))
 @decision_options
-@server_options
-@json_option
+@operator_options
 def dismiss(*, as_json: bool, **about: Any) -> None:
     """Let no other device adopt a contribution, and list it no longer.
 
@@ -1179,8 +1162,7 @@ SHOWN_INPUTS = 3
     show_default=True,
     help="Seconds between two questions to the server with --follow.",
 )
-@server_options
-@json_option
+@operator_options
 def alarms(
     fleet: str,
     *,
@@ -1312,8 +1294,7 @@ REVIEW_COLUMNS = headings("number", "at", "by", "what", "state", "comment")
 @click.command(epilog=example("edgemerge fleet monitor pumps pump-3"))
 @click.argument("fleet")
 @click.argument("device")
-@server_options
-@json_option
+@operator_options
 def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
     """Show a device's episodes, patterns, limit and drift.
 
@@ -1354,10 +1335,9 @@ def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
 @click.argument("name", required=False)
 @click.option("--episode", type=click.IntRange(min=0), help="Acknowledge this one, not all.")
 @hours_option
-@click.option("--comment", default="", help="One line for those who read the log.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@server_options
-@json_option
+@comment_option
+@yes_option
+@operator_options
 def review(
     fleet: str,
     device: str,
@@ -1406,8 +1386,7 @@ def review(
 @click.command(epilog=example("edgemerge fleet reviews pumps pump-3"))
 @click.argument("fleet")
 @click.argument("device")
-@server_options
-@json_option
+@operator_options
 def reviews(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
     """List decisions about a device: waiting, done or refused."""
     with operator_connection(**where) as client:
@@ -1439,10 +1418,9 @@ VERSION_COLUMNS = headings("version", "at", "by", "what", "comment")
 @click.option("--limit", type=float, help="Fixed limit of the alarm level.")
 @click.option("--false-alarms", metavar="RATE", help="Promised rate instead, such as '1 per week'.")
 @click.option("--own-limit", is_flag=True, help="The limit of the device's own file.")
-@click.option("--undo", type=click.IntRange(min=1), metavar="VERSION", help="Take this one back.")
-@click.option("--comment", default="", help="One line for those who read the log.")
-@server_options
-@json_option
+@undo_option
+@comment_option
+@operator_options
 def settings(
     fleet: str,
     device: str,
@@ -1519,10 +1497,9 @@ CONFIGURED_COLUMNS = headings("device", "version", "in_force", "state", "why", i
 @click.argument("fleet")
 @click.option("--file", type=FILE, metavar="TABLES.toml", help="Tables like those of an agent.")
 @click.option("--device", metavar="NAME", help="For this device only, on top of the fleet's.")
-@click.option("--undo", type=click.IntRange(min=1), metavar="VERSION", help="Take this one back.")
-@click.option("--comment", default="", help="One line for those who read the log.")
-@server_options
-@json_option
+@undo_option
+@comment_option
+@operator_options
 def configure(
     fleet: str,
     *,
@@ -1647,8 +1624,7 @@ def notify() -> None:
 
 @click.command("list", epilog=example("edgemerge fleet notify list pumps"))
 @click.argument("fleet")
-@server_options
-@json_option
+@operator_options
 def list_receivers(fleet: str, *, as_json: bool, **where: Any) -> None:
     """List the receivers of a fleet, without their secrets."""
     with operator_connection(**where) as client:
@@ -1715,8 +1691,7 @@ def list_receivers(fleet: str, *, as_json: bool, **where: Any) -> None:
     show_default=True,
     help="Send at most one message in so many minutes; the rest is summed up.",
 )
-@server_options
-@json_option
+@operator_options
 def add_receiver(
     fleet: str,
     receiver: str,
@@ -1750,8 +1725,7 @@ def add_receiver(
 @click.command("remove", epilog=example("edgemerge fleet notify remove pumps phone"))
 @click.argument("fleet")
 @click.argument("receiver")
-@server_options
-@json_option
+@operator_options
 def remove_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> None:
     """Send nothing more to a receiver."""
     with operator_connection(**where) as client:
@@ -1762,8 +1736,7 @@ def remove_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -
 @click.command("test", epilog=example("edgemerge fleet notify test pumps phone"))
 @click.argument("fleet")
 @click.argument("receiver")
-@server_options
-@json_option
+@operator_options
 def test_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> None:
     """Send a test message, and say whether it was accepted."""
     with operator_connection(**where) as client:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, option, options
-from edgemerge.cli.output import progress, remark
+from edgemerge.cli.output import json_option, progress, remark
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_PORT = 8470  # of the server
@@ -237,6 +237,7 @@ server_options = options(
     ca_option,
     insecure_option,
 )
+operator_options = options(server_options, json_option)
 
 
 def allows_plain_http() -> bool:

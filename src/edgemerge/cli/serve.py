@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.fleet import print_token, with_dates
-from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, needs, options
+from edgemerge.cli.fleet import print_token, token_out_option, with_dates, yes_option
+from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, needs
 from edgemerge.cli.options import (
     DEFAULT_PORT,
     FILE,
@@ -17,6 +17,7 @@ from edgemerge.cli.options import (
     ca_option,
     insecure_option,
     operator_connection,
+    operator_options,
     projection_of,
     server_options,
 )
@@ -32,7 +33,6 @@ from edgemerge.cli.output import (
     remark,
 )
 
-NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 LOG_LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
@@ -63,21 +63,21 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
 )
 @serve_option(
     "--operator-token-file",
-    type=NEW_FILE,
+    type=FILE,
     help="File of the first admin's token.  [default: beside the database]",
 )
-@serve_option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
+@serve_option("--port-file", type=FILE, help="Write the port to this file once it is open.")
 @serve_option("--tls-cert", type=EXISTING_FILE, help="Certificate of your own, to serve https.")
 @serve_option("--tls-key", type=EXISTING_FILE, help="Private key of the certificate.")
 @serve_option(
     "--tls-file",
-    type=NEW_FILE,
+    type=FILE,
     help="File of the certificate that the server makes for itself, to serve https on this machine "
     "too.  [default: beyond this machine, beside the database]",
 )
 @serve_option(
     "--audit-head-file",
-    type=NEW_FILE,
+    type=FILE,
     help="File of the audit log's head, best on another disk.  [default: beside the database]",
 )
 @serve_option(
@@ -182,7 +182,7 @@ database_option = serve_option(
 
 @click.command(epilog=example("edgemerge backup --database hub.sqlite --out hub.backup"))
 @database_option
-@click.option("--out", type=NEW_FILE, required=True, help="File to write; it is replaced at once.")
+@click.option("--out", type=FILE, required=True, help="File to write; it is replaced at once.")
 @json_option
 def backup(database: str, out: Path, *, as_json: bool) -> None:
     """Write everything in a server's database to one file, while the server runs.
@@ -199,7 +199,7 @@ def backup(database: str, out: Path, *, as_json: bool) -> None:
 
 
 @click.command(epilog=example("edgemerge restore hub.backup --database hub.sqlite --replace"))
-@click.argument("file", type=NEW_FILE)
+@click.argument("file", type=FILE)
 @database_option
 @click.option(
     "--replace",
@@ -209,7 +209,7 @@ def backup(database: str, out: Path, *, as_json: bool) -> None:
 )
 @serve_option(
     "--audit-head-file",
-    type=NEW_FILE,
+    type=FILE,
     help="File of the audit log's head, as for `edgemerge serve`.  [default: beside the database]",
 )
 @json_option
@@ -265,7 +265,7 @@ def _needs_driver(database: str) -> None:
         "edgemerge certificate /var/lib/edgemerge/hub.sqlite.tls.pem --switch",
     )
 )
-@click.argument("file", type=NEW_FILE)
+@click.argument("file", type=FILE)
 @click.option(
     "--next",
     "makes_next",
@@ -308,7 +308,7 @@ def certificate(file: Path, *, makes_next: bool, switch: bool, as_json: bool) ->
     type=click.Path(file_okay=False, path_type=Path),
     help="Exchange through this folder instead of a server; needs --projection.",
 )
-@click.option("--projection", type=NEW_FILE, help="What the devices share, for --folder.")
+@click.option("--projection", type=FILE, help="What the devices share, for --folder.")
 @click.option(
     "--tokens",
     type=click.Path(file_okay=False, path_type=Path),
@@ -323,7 +323,7 @@ def certificate(file: Path, *, makes_next: bool, switch: bool, as_json: bool) ->
     help="Serial line to a device, 115200 baud unless given; can be repeated.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Take devices over TCP; port 0: any.")
-@click.option("--port-file", type=NEW_FILE, help="Write the port to this file once it is open.")
+@click.option("--port-file", type=FILE, help="Write the port to this file once it is open.")
 @ca_option
 @insecure_option
 @click.option(
@@ -518,18 +518,10 @@ expires_option = click.option(
 role_option = click.option(
     "--role", type=click.Choice(["viewer", "operator", "admin"]), help="What the account may do."
 )
-out_options = options(
-    click.option(
-        "--out",
-        type=FILE,
-        help="Write the token to this file instead, readable by its owner only.",
-    ),
-)
 
 
 @click.command("list", epilog=example("edgemerge accounts list --json"))
-@server_options
-@json_option
+@operator_options
 def list_accounts(*, as_json: bool, **where: Any) -> None:
     """List all accounts and wall links, without their tokens."""
     with operator_connection(**where) as client:
@@ -543,9 +535,8 @@ def list_accounts(*, as_json: bool, **where: Any) -> None:
 @click.argument("name")
 @role_option
 @expires_option
-@out_options
-@server_options
-@json_option
+@token_out_option
+@operator_options
 def add(
     name: str, role: str | None, valid_s: Any, out: Path | None, *, as_json: bool, **where: Any
 ) -> None:
@@ -563,8 +554,7 @@ def add(
 @click.argument("name")
 @role_option
 @expires_option
-@server_options
-@json_option
+@operator_options
 def change(name: str, role: str | None, valid_s: Any, *, as_json: bool, **where: Any) -> None:
     """Change the role of an account, or when it expires.
 
@@ -581,9 +571,8 @@ def change(name: str, role: str | None, valid_s: Any, *, as_json: bool, **where:
 @click.command(epilog=example("edgemerge accounts rotate eve --out eve.token"))
 @click.argument("name")
 @expires_option
-@out_options
-@server_options
-@json_option
+@token_out_option
+@operator_options
 def rotate(
     name: str, valid_s: Any, out: Path | None, *, server: str, as_json: bool, **where: Any
 ) -> None:
@@ -602,9 +591,8 @@ def rotate(
 
 @click.command(epilog=example("edgemerge accounts revoke eve --yes"))
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@server_options
-@json_option
+@yes_option
+@operator_options
 def revoke(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
     """Revoke an account or a wall link.
 
@@ -628,8 +616,7 @@ def revoke(name: str, *, yes: bool, as_json: bool, **where: Any) -> None:
     show_default=True,
     help="When the link stops working: 90d or '8 hours'.",
 )
-@server_options
-@json_option
+@operator_options
 def wall_link(
     name: str, fleet: str, valid_s: Any, *, server: str, as_json: bool, **where: Any
 ) -> None:
