@@ -1224,19 +1224,23 @@ def _follow(
 
     With `listed`, episodes that had ended before and were not listed are left out at first.
     """
-    delay_s = interval_s
+    from edgemerge.daemon import Backoff
+
+    backoff = Backoff(2.0 * interval_s, MAX_RETRY_S)
     while True:
+        delay_s = interval_s
         try:
             for page, after in _episode_pages(client, fleet, mark, **only):
                 mark = after
                 old = [each for each in page if listed is not None and each["ended"] is not None]
                 skipped = [each["id"] for each in old if each["id"] not in (listed or ())]
                 _print_changes([e for e in page if e["id"] not in skipped], as_json=as_json)
-            delay_s, listed = interval_s, None
+            listed = None
+            backoff.reset()
         except UnavailableError as error:
-            if delay_s == interval_s:
+            if not backoff.failures:
                 remark(f"The server cannot be reached, and is asked again: {error}")
-            delay_s = min(2.0 * delay_s, MAX_RETRY_S)
+            delay_s = backoff.next(retry_after_s=error.retry_s)
         sleep(delay_s)
 
 
