@@ -42,7 +42,7 @@ def test_a_report_arrives_under_the_name_of_the_device_with_its_token(server, re
     assert reports.send(REPORT) == ReportAnswer(5.0, 3)
     assert server.asked == [("/fleets/pumps/devices/pump-1/report", "Bearer secret")]
     assert server.reports == [ReportRequest.model_validate(REPORT)]
-    assert repr(reports) == f"Reports({server.url}/fleets/pumps/devices/pump-1/report)"
+    assert repr(reports) == f"ReportClient({server.url}/fleets/pumps/devices/pump-1/report)"
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,9 @@ class ServerClient:
                 or "centred_on", a fleet with `release="mean"`, whose projection is given. None is
                 as if left out.
         """
-        query: Query = {"reads": reads, "growing": str(growing).lower()}
-        asked = {name: str(value) for name, value in noise.items() if value is not None}
-        query = {**query, **asked}
-        if least is not None:
-            query = {**query, "least": least}
-        if trust is not None:
-            query = {**query, "trust": trust}
+        asked = {"least": least, "trust": trust, **noise}
+        chosen = {name: str(value) for name, value in asked.items() if value is not None}
+        query: Query = {"reads": reads, "growing": str(growing).lower(), **chosen}
         body = encode(projection)
         reply = self._ask("PUT", "fleets", fleet, query=query, body=body, headers=BINARY_HEADERS)
         return reply.status == 201
@@ -150,10 +146,7 @@ class ServerClient:
             fleet: Name of the fleet.
             trust: "members", "quorum:K" or "person".
         """
-        body = json.dumps({"trust": trust}).encode()
-        return self._ask(
-            "PUT", "fleets", fleet, "trust", body=body, headers=JSON_HEADERS
-        ).json_object()
+        return self._put({"trust": trust}, "fleets", fleet, "trust").json_object()
 
     def waiting(self, fleet: str) -> list[dict[str, Any]]:
         """Return the contributions that wait for approval, the longest first."""
@@ -267,8 +260,7 @@ class ServerClient:
             **chosen: `label`, and `limit` or `false_alarms`, and a `comment`; what is left out is
                 as the device's own file says.
         """
-        body, path = json.dumps(chosen).encode(), ("fleets", fleet, "devices", device, "settings")
-        return self._ask("PUT", *path, body=body, headers=JSON_HEADERS).json_object()
+        return self._put(chosen, "fleets", fleet, "devices", device, "settings").json_object()
 
     def undo_settings(self, fleet: str, device: str, version: int) -> dict[str, Any]:
         """Go back to the settings before a version, which must be the newest; twice is once."""
@@ -295,9 +287,8 @@ class ServerClient:
             device: A single device, whose tables go on top; None for all.
             comment: One line for those who read the log.
         """
-        body = json.dumps({"tables": tables, "comment": comment}).encode()
-        path = _configuration_path(fleet, device)
-        return self._ask("PUT", *path, body=body, headers=JSON_HEADERS).json_object()
+        asked = {"tables": tables, "comment": comment}
+        return self._put(asked, *_configuration_path(fleet, device)).json_object()
 
     def undo_configuration(
         self, fleet: str, version: int, *, device: str | None = None
@@ -320,9 +311,7 @@ class ServerClient:
                 `url`, or `host`, `port`, `security`, `sender`, `to` and `username`; `secret`, which
                 is never shown again, or `secret_file`; `events` and `every_s`.
         """
-        body = json.dumps(settings).encode()
-        where = ("fleets", fleet, "receivers", receiver)
-        return self._ask("PUT", *where, body=body, headers=JSON_HEADERS).json_object()
+        return self._put(settings, "fleets", fleet, "receivers", receiver).json_object()
 
     def remove_receiver(self, fleet: str, receiver: str) -> None:
         """Remove a receiver; what it has not been told is not sent any more."""
@@ -412,8 +401,7 @@ class ServerClient:
             name: Its name.
             **changed: `role`, and `valid_s` (None: it never expires); what is left out stays.
         """
-        body = json.dumps(changed).encode()
-        return self._ask("PUT", "accounts", name, body=body, headers=JSON_HEADERS).json_object()
+        return self._put(changed, "accounts", name).json_object()
 
     def rotate_account(self, name: str, **changed: Any) -> dict[str, Any]:
         """Give an account a new token, or a wall link a new `path`; the old one ends at once.
@@ -459,7 +447,7 @@ class ServerClient:
 
     def __repr__(self) -> str:
         """Show the address."""
-        return f"Hub({self._connection.url})"
+        return f"ServerClient({self._connection.url})"
 
     def _ask(
         self,
@@ -475,6 +463,9 @@ class ServerClient:
 
     def _post(self, value: Mapping[str, Any], *segments: str) -> Reply:
         return self._ask("POST", *segments, body=json.dumps(value).encode(), headers=JSON_HEADERS)
+
+    def _put(self, value: Mapping[str, Any], *segments: str) -> Reply:
+        return self._ask("PUT", *segments, body=json.dumps(value).encode(), headers=JSON_HEADERS)
 
 
 def fetch_projection(connection: Connection, fleet: str) -> Projection:
@@ -708,7 +699,7 @@ class ReportClient:
 
     def __repr__(self) -> str:
         """Show the address."""
-        return f"Reports({self._connection.url}{self._path})"
+        return f"ReportClient({self._connection.url}{self._path})"
 
 
 def encode_report(report: dict[str, Any], largest: int = MAX_REPORT_BYTES) -> bytes:
