@@ -163,10 +163,10 @@ class FaultSharing:
     def _push(self, name: str, stats: Stats, first: float | None) -> bytes:
         memory = self.memory
         memory.fault_revision += 1
-        note = Contribution(
+        fault = Contribution(
             memory.device, stats, memory.fault_revision, name, kind="fault", first=first
         )
-        data = encode(note)
+        data = encode(fault)
         memory.pending_faults.append(data)
         return data
 
@@ -193,8 +193,8 @@ class FaultSharing:
         if isinstance(error, StaleError):  # an old copy of the state: go on after what is known
             memory.fault_revision = max(memory.fault_revision, error.newest)
             late, memory.pending_faults = memory.pending_faults, []
-            for note in map(self._decoded, late):
-                self._push(note.pattern, note.stats, note.first)
+            for fault in map(self._decoded, late):
+                self._push(fault.pattern, fault.stats, fault.first)
         elif isinstance(error, RejectedError) and memory.pending_faults:
             self._refuse(self._decoded(memory.pending_faults.pop(0)), str(error))
         self.trouble = "" if error is None or isinstance(error, StaleError) else str(error)
@@ -204,11 +204,11 @@ class FaultSharing:
             memory.monitor.know_faults(outcome.faults, outcome.names)
             logger.info("known faults", extra={"values": {"faults": repr(outcome.faults)}})
 
-    def _refuse(self, note: Contribution, why: str) -> None:
+    def _refuse(self, fault: Contribution, why: str) -> None:
         """Do not push a fault again under this name: the exchange refused it for good."""
         for number, shared in self.memory.shared_faults.items():
-            if shared.name == note.pattern and note.samples:
-                self._refused[number, note.pattern] = why
+            if shared.name == fault.pattern and fault.samples:
+                self._refused[number, fault.pattern] = why
                 self.memory.shared_faults[number] = replace(shared, name="")
                 self.held[self._names()[number]] = why
 
@@ -237,8 +237,8 @@ class FaultSharing:
 
     def _decoded(self, data: bytes) -> Contribution:
         shared = self.memory.projection
-        note = decode(data, Contribution, limit=MAX_STATE_BYTES, projection=shared)
-        return note.keep_encoded(data)
+        fault = decode(data, Contribution, limit=MAX_STATE_BYTES, projection=shared)
+        return fault.keep_encoded(data)
 
 
 def named_faults(monitor: Monitor) -> dict[int, OddPattern]:

@@ -270,16 +270,16 @@ class Faults:
             RejectedError: One of them is not a fault.
         """
         by_name: dict[str, list[Contribution]] = {}
-        notes = list(contributions)
-        for note in notes:
-            must_be_of_kind(note, "fault")
-        for note in _fair_share([each for each in notes if each.samples]):
-            by_name.setdefault(note.pattern, []).append(note)
+        faults = list(contributions)
+        for fault in faults:
+            must_be_of_kind(fault, "fault")
+        for fault in _fair_share([each for each in faults if each.samples]):
+            by_name.setdefault(fault.pattern, []).append(fault)
         named = [found for name in sorted(by_name) for found in group(by_name[name])]
         # Two people may have given one fault two names: only the same numbers tell.
         sums = [Contribution(f"{i:09}", found.stats, 0) for i, found in enumerate(named)]
         return [
-            [note for each in found.members for note in named[int(each.device)].members]
+            [fault for each in found.members for fault in named[int(each.device)].members]
             for found in group(sums, factor=SAME_FACTOR)
         ]
 
@@ -303,11 +303,11 @@ class Faults:
         chosen = (sorted((selection or Selection()).matching(g), key=_key) for g in groups)
         known = [
             KnownFault(
-                Stats.total(projection, (note.stats for note in notes)),
-                tuple(map(FaultOrigin.of, notes)),
+                Stats.total(projection, (each.stats for each in faults)),
+                tuple(map(FaultOrigin.of, faults)),
             )
-            for notes in chosen
-            if notes and len({note.device for note in notes}) >= min_devices
+            for faults in chosen
+            if faults and len({each.device for each in faults}) >= min_devices
         ]
         known.sort(key=lambda fault: (-fault.stats.count, fault.origins[0].key))
         return cls(projection, tuple(known[:MAX_FAULTS]))
@@ -381,16 +381,16 @@ class Faults:
 _key = attrgetter("key")
 
 
-def _fair_share(notes: list[Contribution]) -> list[Contribution]:
+def _fair_share(faults: list[Contribution]) -> list[Contribution]:
     """Keep at most so many: the largest of each device, then the second of each, and so on."""
-    if len(notes) <= MAX_GROUPED:
-        return notes
+    if len(faults) <= MAX_GROUPED:
+        return faults
     sent: Counter[str] = Counter()
     places: dict[Key, int] = {}
-    for note in sorted(notes, key=lambda each: (-each.samples, each.key)):
-        places[note.key] = sent[note.device]
-        sent[note.device] += 1
-    return sorted(notes, key=lambda each: (places[each.key], each.key))[:MAX_GROUPED]
+    for fault in sorted(faults, key=lambda each: (-each.samples, each.key)):
+        places[fault.key] = sent[fault.device]
+        sent[fault.device] += 1
+    return sorted(faults, key=lambda each: (places[each.key], each.key))[:MAX_GROUPED]
 
 
 def can_compare(samples: float, projection: Projection) -> bool:

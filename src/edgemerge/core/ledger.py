@@ -301,8 +301,8 @@ def freshest(k: int, *, age: Mapping[Key, float] | None = None) -> Selection:
         SettingError: `k` is below 1.
 
     >>> none = Stats.empty(Projection(n_inputs=2, n_hidden=3))
-    >>> notes = [Contribution("pump-1", none, revision=1), Contribution("pump-3", none, revision=2)]
-    >>> [note.device for note in freshest(1)(notes)]
+    >>> given = [Contribution("pump-1", none, revision=1), Contribution("pump-3", none, revision=2)]
+    >>> [each.device for each in freshest(1)(given)]
     ['pump-3']
     """
     if k < 1:
@@ -329,8 +329,8 @@ def fitting(
         SettingError: `bytes_per_s` is not above 0, or `solve_s` is below 0.
 
     >>> none = Stats.empty(Projection(n_inputs=2, n_hidden=3))
-    >>> notes = [Contribution(f"pump-{i}", none, revision=1) for i in range(5)]
-    >>> len(fitting(2.0, bytes_per_s=1000.0, bytes_each=600)(notes))
+    >>> given = [Contribution(f"pump-{i}", none, revision=1) for i in range(5)]
+    >>> len(fitting(2.0, bytes_per_s=1000.0, bytes_each=600)(given))
     3
     """
     if not (bytes_per_s > 0.0 and solve_s >= 0.0):
@@ -587,11 +587,11 @@ class MergedPart:
             contributions: What to sum up, in any order.
             projection: What all devices share; needed when there is no contribution.
         """
-        notes = sorted(contributions, key=lambda note: note.key)
-        for note in notes:
-            must_be_of_kind(note)
-        stats = Stats.total(projection, (note.stats for note in notes))
-        return cls(stats, tuple(map(Origin.of, notes)))
+        ordered = sorted(contributions, key=lambda each: each.key)
+        for each in ordered:
+            must_be_of_kind(each)
+        stats = Stats.total(projection, (each.stats for each in ordered))
+        return cls(stats, tuple(map(Origin.of, ordered)))
 
     @property
     def devices(self) -> list[str]:
@@ -616,8 +616,8 @@ class Merged:
         parts: The sums with their origins: none, one, or one for each pattern.
 
     >>> shared = Projection(n_inputs=2, n_hidden=3)
-    >>> note = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)
-    >>> merged = Merged(shared, (MergedPart.of([note], shared),))
+    >>> share = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)
+    >>> merged = Merged(shared, (MergedPart.of([share], shared),))
     >>> merged.total, merged.parts[0].devices
     (Stats(3 hidden, 2 outputs, 1 samples), ['pump-3'])
     """

@@ -365,8 +365,8 @@ def group(contributions: Iterable[Contribution], *, factor: float = SIMILAR_FACT
     >>> line = [[k / 50, k / 50] for k in range(-50, 50)]
     >>> cross = [[k / 50, -k / 50] for k in range(-50, 50)]
     >>> rows = {"a": line, "b": cross[::2], "c": line[::2]}
-    >>> notes = [Contribution(name, Stats.of(shared, rows[name]), 1) for name in rows]
-    >>> [found.devices for found in group(notes)]
+    >>> given = [Contribution(name, Stats.of(shared, rows[name]), 1) for name in rows]
+    >>> [found.devices for found in group(given)]
     [('a', 'c'), ('b',)]
     """
     return _Grouping(contributions, factor).groups()
@@ -388,13 +388,13 @@ def group_to_limit(
         most: The largest number of groups, 1 or more.
         checkpoint: Called between comparisons; it may pause the work, or raise to end it.
     """
-    notes, factor = list(contributions), SAME_FACTOR
-    found = _Grouping(notes, factor, checkpoint)
+    given, factor = list(contributions), SAME_FACTOR
+    found = _Grouping(given, factor, checkpoint)
     while len(found.clusters) > most:
         # Factors below the next that matters would give the same groups again.
         while factor < found.next_factor:
             factor *= FACTOR_GROWTH
-        found = _Grouping(notes, factor, checkpoint)
+        found = _Grouping(given, factor, checkpoint)
     return found.groups()
 
 
@@ -421,19 +421,19 @@ class _Grouping:
         self.clusters: list[_Cluster] = []
         self.next_factor = inf
         self._factor, self._checkpoint = factor, checkpoint
-        notes = (note for note in contributions if note.stats.count)
-        for note in sorted(notes, key=lambda note: (-note.stats.count, note.key, note.revision)):
-            self._assign(note)
+        some = (each for each in contributions if each.stats.count)
+        for each in sorted(some, key=lambda each: (-each.stats.count, each.key, each.revision)):
+            self._assign(each)
         self._join()
 
     def groups(self) -> list[Group]:
-        ordered = (tuple(sorted(c.members, key=lambda note: note.key)) for c in self.clusters)
+        ordered = (tuple(sorted(c.members, key=lambda each: each.key)) for c in self.clusters)
         made = [Group(members, _sum_of(members)) for members in ordered]
         return sorted(made, key=lambda found: (-found.stats.count, found.keys))
 
-    def _assign(self, note: Contribution) -> None:
+    def _assign(self, contribution: Contribution) -> None:
         self._checkpoint()
-        one = _Cluster(Profile.of(note.stats), [note])
+        one = _Cluster(Profile.of(contribution.stats), [contribution])
         ratios = np.array([loss_ratio(each.profile, one.profile) for each in self.clusters])
         if self._is_close(ratios):
             best = int(ratios.argmin())
@@ -487,14 +487,14 @@ def explained_by(mine: Stats | Profile, *, factor: float = SIMILAR_FACTOR) -> Se
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
     >>> line = Stats.of(shared, [[k / 50, k / 50] for k in range(-50, 50)])
     >>> cross = Stats.of(shared, [[k / 50, -k / 50] for k in range(-50, 50)])
-    >>> [note.device for note in (~explained_by(line))([Contribution("b", cross, 1)])]
+    >>> [each.device for each in (~explained_by(line))([Contribution("b", cross, 1)])]
     ['b']
     """
     return Selection(rule=partial(_explained_by, Profile.of(mine), factor))
 
 
-def _explained_by(mine: Profile, factor: float, notes: list[Contribution]) -> list[Contribution]:
-    return [note for note in notes if explains(mine, note.stats, factor)]
+def _explained_by(mine: Profile, factor: float, found: list[Contribution]) -> list[Contribution]:
+    return [each for each in found if explains(mine, each.stats, factor)]
 
 
 def fresh_loss(stats: Stats, readout: Readout) -> float:

@@ -196,7 +196,7 @@ class FaultService:
                 data = self._answers.get(found)
             if data is None:
                 groups = self._grouped(tx, fleet, stored)
-                some = ([note for note in group if note.key in keys] for group in groups)
+                some = ([fault for fault in group if fault.key in keys] for group in groups)
                 data = encode(Faults.of_groups(some, fleet.projection, min_devices=least))
                 self._remember(self._answers, found, data)
         return PullResult(found, data)
@@ -241,7 +241,7 @@ class FaultService:
         read = partial(_read_sums, tx, fleet)
         made = []
         for group in self._grouped(tx, fleet, stored):
-            members = [rows[note.key] for note in group if note.key in rows]
+            members = [rows[fault.key] for fault in group if fault.key in rows]
             if len(self._new.of(members, known, read)) >= fleet.devices_needed:
                 made.append((False, members))
         return releases.Changes(frozenset(gone), tuple(made))
@@ -254,10 +254,10 @@ class FaultService:
         number = max((e.number for e in releases.load_releases(tx, name, "fault")), default=0)
         for _, members in changes.made:
             number += 1
-            notes = [read_fault(tx, name, each, fleet.projection) for each in members]
+            found = [read_fault(tx, name, each, fleet.projection) for each in members]
             kept = [replace(each, body=_copy_body(tx, name, each)) for each in members]
             made = releases.Release(number, fleet.epoch, pooled=False, members=tuple(kept))
-            stats = Stats.total(fleet.projection, (note.stats for note in notes))
+            stats = Stats.total(fleet.projection, (fault.stats for fault in found))
             content = partial(self._new.content, read=partial(_read_sums, tx, fleet))
             releases.store_release(tx, name, made, stats, content, "fault")
 
@@ -267,7 +267,7 @@ class FaultService:
             fleet, stored = fleets.get(tx, name), list_faults(tx, name)
             keys = set(allowed(stored, None, self._rules.rules(tx, name)))
             groups = self._grouped(tx, fleet, stored)
-        some = ([note for note in group if note.key in keys] for group in groups)
+        some = ([fault for fault in group if fault.key in keys] for group in groups)
         return fleet, list(Faults.of_groups(some, fleet.projection))
 
     def _grouped(
@@ -277,12 +277,12 @@ class FaultService:
         with self._lock:
             known, groups = self._groups.get(fleet.name, ("", []))
         if known != digest:
-            notes = [
+            found = [
                 read_fault(tx, fleet.name, each, fleet.projection)
                 for each in stored
                 if each.samples > 0
             ]
-            groups = Faults.groups_of(notes)
+            groups = Faults.groups_of(found)
             self._remember(self._groups, fleet.name, (digest, groups))
         return groups
 

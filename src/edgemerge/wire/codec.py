@@ -14,8 +14,8 @@ again and rounding does not swamp the residual loss E. Columns of R and Z are sc
 two to below 1, where the steps of float16 are 2⁻²⁴.
 
 >>> shared = Projection(n_inputs=2, n_hidden=3)
->>> note = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)
->>> decode(encode(note)) == note
+>>> share = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)
+>>> decode(encode(share)) == share
 True
 """
 
