@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import AfterValidator, BaseModel
 
@@ -55,6 +55,7 @@ from edgemerge.server.http import (
     NOT_MODIFIED,
     OCTET_STREAM,
     Admin,
+    ApiRouter,
     CallerDep,
     HeavyLimiter,
     InFlight,
@@ -171,7 +172,7 @@ from edgemerge.server.trust import WaitingContribution
 from edgemerge.wire.codec import encode
 
 log = logging.getLogger(__name__)
-router = APIRouter()
+router = ApiRouter()
 # What else routes may answer: those that read, may be busy, write, or take a body.
 READ_PROBLEMS = problem_responses(401, 403, 404, 422)
 BUSY_PROBLEMS = problem_responses(401, 403, 404, 422, 503)
@@ -689,9 +690,7 @@ def get_fleet(fleet: Name, caller: Reader, service: ServiceDep) -> FleetSummary:
     return _get_fleet_json(service, fleet, caller)
 
 
-@router.put(
-    "/fleets/{fleet}/trust", responses=CHANGE_PROBLEMS, openapi_extra=json_body_schema(TrustRequest)
-)
+@router.put("/fleets/{fleet}/trust", responses=CHANGE_PROBLEMS)
 def set_trust(
     fleet: Name,
     caller: Admin,
@@ -740,12 +739,7 @@ def get_projection(fleet: Name, _caller: Reader, service: ServiceDep) -> Respons
     return Response(service.fleet(fleet).projection_bytes, media_type=OCTET_STREAM)
 
 
-@router.post(
-    "/fleets/{fleet}/invitations",
-    status_code=201,
-    responses=BODY_PROBLEMS,
-    openapi_extra=json_body_schema(InvitationRequest),
-)
+@router.post("/fleets/{fleet}/invitations", status_code=201, responses=BODY_PROBLEMS)
 def invite(
     fleet: Name,
     caller: Operator,
@@ -758,10 +752,7 @@ def invite(
 
 
 @router.post(
-    "/fleets/{fleet}/devices/{device}/replacement",
-    status_code=201,
-    responses=BODY_PROBLEMS,
-    openapi_extra=json_body_schema(ReplacementRequest),
+    "/fleets/{fleet}/devices/{device}/replacement", status_code=201, responses=BODY_PROBLEMS
 )
 def replace_device(
     fleet: Name,
@@ -872,12 +863,7 @@ def list_reviews(
     return [review_json(review) for review in service.reviews.list_reviews(fleet, device)]
 
 
-@router.post(
-    REVIEWS_PATH,
-    status_code=201,
-    responses=CHANGE_PROBLEMS,
-    openapi_extra=json_body_schema(ReviewRequest),
-)
+@router.post(REVIEWS_PATH, status_code=201, responses=CHANGE_PROBLEMS)
 def review(
     fleet: Name,
     device: Name,
@@ -924,11 +910,7 @@ def list_episodes(
     return EpisodePage(episodes=page, next=last, more=len(found) > limit)
 
 
-@router.put(
-    EPISODES_PATH + "/{number}/comment",
-    responses=CHANGE_PROBLEMS,
-    openapi_extra=json_body_schema(CommentRequest),
-)
+@router.put(EPISODES_PATH + "/{number}/comment", responses=CHANGE_PROBLEMS)
 def comment_on_episode(
     fleet: Name,
     number: Number,
@@ -952,9 +934,7 @@ def get_settings(
     return _settings_json(service, fleet, device)
 
 
-@router.put(
-    SETTINGS_PATH, responses=CHANGE_PROBLEMS, openapi_extra=json_body_schema(SettingsRequest)
-)
+@router.put(SETTINGS_PATH, responses=CHANGE_PROBLEMS)
 def change_settings(
     fleet: Name,
     device: Name,
@@ -1002,11 +982,7 @@ def get_configuration(fleet: Name, caller: Viewer, service: ServiceDep) -> Confi
     return _configuration_json(service, fleet, caller)
 
 
-@router.put(
-    CONFIGURATION_PATH,
-    responses=CHANGE_PROBLEMS,
-    openapi_extra=json_body_schema(ConfigurationRequest),
-)
+@router.put(CONFIGURATION_PATH, responses=CHANGE_PROBLEMS)
 def change_configuration(
     fleet: Name, caller: Operator, service: ServiceDep, body: ConfigurationBody
 ) -> ConfigurationResponse:
@@ -1035,11 +1011,7 @@ def get_device_configuration(
     return _configuration_json(service, fleet, caller, device)
 
 
-@router.put(
-    DEVICE_CONFIGURATION_PATH,
-    responses=CHANGE_PROBLEMS,
-    openapi_extra=json_body_schema(ConfigurationRequest),
-)
+@router.put(DEVICE_CONFIGURATION_PATH, responses=CHANGE_PROBLEMS)
 def change_device_configuration(
     fleet: Name, device: Name, caller: Operator, service: ServiceDep, body: ConfigurationBody
 ) -> ConfigurationResponse:
@@ -1194,11 +1166,7 @@ def undo(fleet: Name, number: Number, caller: Operator, service: ServiceDep) -> 
     return choice_json(service.choices.undo(fleet, number, caller))
 
 
-@router.post(
-    "/fleets/{fleet}/preview",
-    responses=BODY_PROBLEMS,
-    openapi_extra=json_body_schema(PreviewRequest),
-)
+@router.post("/fleets/{fleet}/preview", responses=BODY_PROBLEMS)
 async def preview(
     fleet: Name,
     _caller: Viewer,
@@ -1264,7 +1232,6 @@ def list_receivers(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Re
         200: {"model": ReceiverResponse, "description": "It replaced one of that name."},
         **CHANGE_PROBLEMS,
     },
-    openapi_extra=json_body_schema(ReceiverRequest),
 )
 def set_receiver(
     fleet: Name,
@@ -1340,12 +1307,7 @@ def find_suspects(fleet: Name, _caller: Viewer, service: ServiceDep) -> Suspects
     return SuspectsResponse(**service.masked.suspects(fleet)._asdict())
 
 
-@router.post(
-    "/fleets/{fleet}/cohorts",
-    status_code=201,
-    responses=CONFLICT_PROBLEMS,
-    openapi_extra=json_body_schema(CohortRequest),
-)
+@router.post("/fleets/{fleet}/cohorts", status_code=201, responses=CONFLICT_PROBLEMS)
 def form_cohorts(
     fleet: Name,
     caller: Admin,
@@ -1400,12 +1362,7 @@ def forget_keys(fleet: Name, device: Name, caller: Operator, service: ServiceDep
     service.masked.forget_keys(fleet, device, caller)
 
 
-@router.put(
-    MASKED_PATH + "/keys",
-    status_code=204,
-    responses=CONFLICT_PROBLEMS,
-    openapi_extra=json_body_schema(KeysRequest),
-)
+@router.put(MASKED_PATH + "/keys", status_code=204, responses=CONFLICT_PROBLEMS)
 def register_keys(
     sender: Sender,
     service: ServiceDep,
@@ -1556,12 +1513,7 @@ def list_accounts(service: ServiceDep, _caller: Admin) -> list[AccountResponse]:
     return [account_json(each, now) for each in service.accounts.all()]
 
 
-@router.post(
-    ACCOUNTS_PATH,
-    status_code=201,
-    responses=CONFLICT_PROBLEMS,
-    openapi_extra=json_body_schema(AccountRequest),
-)
+@router.post(ACCOUNTS_PATH, status_code=201, responses=CONFLICT_PROBLEMS)
 def add_account(
     service: ServiceDep,
     caller: Admin,
@@ -1571,11 +1523,7 @@ def add_account(
     return issued_json(service, service.accounts.add(body.name, body.role, body.valid_s, caller))
 
 
-@router.put(
-    ACCOUNTS_PATH + "/{account}",
-    responses=CONFLICT_PROBLEMS,
-    openapi_extra=json_body_schema(AccountChange),
-)
+@router.put(ACCOUNTS_PATH + "/{account}", responses=CONFLICT_PROBLEMS)
 def change_account(
     account: Name,
     service: ServiceDep,
@@ -1591,11 +1539,7 @@ def change_account(
     return account_json(changed, service.clock())
 
 
-@router.post(
-    ACCOUNTS_PATH + "/{account}/rotate",
-    responses=CONFLICT_PROBLEMS,
-    openapi_extra=json_body_schema(RotationRequest),
-)
+@router.post(ACCOUNTS_PATH + "/{account}/rotate", responses=CONFLICT_PROBLEMS)
 def rotate_account(
     account: Name,
     service: ServiceDep,
@@ -1613,12 +1557,7 @@ def revoke_account(account: Name, service: ServiceDep, caller: Admin) -> None:
     service.accounts.revoke(account, caller)
 
 
-@router.post(
-    "/fleets/{fleet}/wall-links",
-    status_code=201,
-    responses=CONFLICT_PROBLEMS,
-    openapi_extra=json_body_schema(WallLinkRequest),
-)
+@router.post("/fleets/{fleet}/wall-links", status_code=201, responses=CONFLICT_PROBLEMS)
 def add_wall_link(
     fleet: Name,
     service: ServiceDep,
