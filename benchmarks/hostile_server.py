@@ -43,11 +43,12 @@ from benchmarks.results import RESULTS, Row, save
 from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.ledger import Merged, Selection
-from edgemerge.exchange.client import ServerClient, verify_chain
+from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.mqtt import MqttExchange
 from edgemerge.exchange.peer import PeerExchange
+from edgemerge.server.audit import verify_chain
 from tests.server.mutants import mutant
 from tests.server.strangers import MINE, STRANGE
 from tests.server.wire import SHARED, head, note

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgemerge.core.errors import RejectedError
-from edgemerge.exchange.client import FIRST_HASH, HASHED_FIELDS, entry_hash, verify_chain
+from edgemerge.server.audit import FIRST_HASH, HASHED_FIELDS, entry_hash, verify_chain
 from tests.cli.calls import call, failure
 from tests.services.ports import free_port
 

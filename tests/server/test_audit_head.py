@@ -5,9 +5,8 @@ import logging
 
 import pytest
 
-from edgemerge.exchange.client import FIRST_HASH
 from edgemerge.server import audit
-from edgemerge.server.audit import HeadFile
+from edgemerge.server.audit import FIRST_HASH, HeadFile
 from edgemerge.server.db.base import DatabaseDamagedError
 from edgemerge.server.db.migrations import connect
 from edgemerge.server.service import Service

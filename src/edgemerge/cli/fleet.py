@@ -1011,7 +1011,7 @@ class VerifiedLog:
 
 def _verified_log(client: Any, fleet: str | None, last: int, known: str | None) -> VerifiedLog:
     """Verify the audit log; keep its last entries, and see whether the known head is in it."""
-    from edgemerge.exchange.client import verify_chain
+    from edgemerge.server.audit import verify_chain
 
     found = VerifiedLog(deque(maxlen=last), met=known is None)
     for entry in verify_chain(_audit_entries(client)):

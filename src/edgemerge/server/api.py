@@ -20,7 +20,7 @@ from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
-from edgemerge.exchange.client import FIRST_HASH, MAX_DESIRED_BYTES
+from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.exchange.configuration import without_addresses
 from edgemerge.privacy.masking import Member as MaskedMember
 from edgemerge.privacy.noise import (
@@ -33,6 +33,7 @@ from edgemerge.privacy.noise import (
     NoiseSettings,
     Release,
 )
+from edgemerge.server.audit import FIRST_HASH
 from edgemerge.server.auth import KEEP, Account, Caller, Device, Issued
 from edgemerge.server.choices.rules import Choice, Desired
 from edgemerge.server.contributions import (

@@ -27,7 +27,6 @@ from typing import Any, BinaryIO
 
 from edgemerge import __version__
 from edgemerge.core.errors import EdgemergeError, FormatError, SettingError, UnknownError
-from edgemerge.exchange.client import FIRST_HASH
 from edgemerge.files import sync_folder, write_atomically
 from edgemerge.server import audit
 from edgemerge.server.db.base import (
@@ -457,7 +456,7 @@ def _restore_to_server(job: _Restore, url: str, image: Path) -> RestoreFacts:
         with database.reading() as tx:
             _must_be_alone(tx, url)
             old = audit.head(tx)
-        if old != (0, FIRST_HASH):
+        if old != (0, audit.FIRST_HASH):
             if not job.replaces:
                 raise SettingError(
                     f"{redact_url(url)} has content already: give another database, or --replace, "
