@@ -125,12 +125,6 @@ def waiting_in_fleet(tx: Transaction, fleet: str) -> dict[str, list[Review]]:
     return found
 
 
-def newest_epoch(tx: Transaction, fleet: str) -> int:
-    """Return the epoch of the newest change of a fleet's reviews, 0 without any."""
-    row = tx.one("select coalesce(max(epoch), 0) from reviews where fleet = ?", fleet)
-    return int(row[0]) if row else 0
-
-
 def waiting_by_device(tx: Transaction, fleet: str) -> dict[str, WaitingReviews]:
     """Return what has changed last, and what waits, for each device that ever had a review."""
     rows = tx.rows(

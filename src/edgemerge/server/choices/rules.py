@@ -25,7 +25,7 @@ from edgemerge.server.auth import Caller
 from edgemerge.server.contributions import StoredContribution, find_stored, read_bytes
 from edgemerge.server.db.base import Transaction
 from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
-from edgemerge.server.reviews import Review, WaitingReviews, newest_epoch, waiting_by_device
+from edgemerge.server.reviews import Review, WaitingReviews, waiting_by_device
 from edgemerge.wire.codec import decode
 
 # revoke: exclusions of older servers
@@ -216,11 +216,14 @@ class RulesCache:
 
     def rules(self, tx: Transaction, fleet: str) -> Rules:
         """Return the rules of a fleet as this transaction sees them."""
-        row = tx.one("select coalesce(max(epoch), 0) from choices where fleet = ?", fleet)
+        newest = tx.one(
+            "select (select coalesce(max(epoch), 0) from choices where fleet = ?),"
+            " (select coalesce(max(epoch), 0) from reviews where fleet = ?)",
+            *(fleet, fleet),
+        )
         changed = fleets.trust_epoch(tx, fleet)
         settings = settings_epochs(tx, fleet)
-        chosen = max([int(row[0]) if row else 0, *settings.values()])
-        stamp = max(chosen, newest_epoch(tx, fleet), changed)
+        stamp = max(changed, *(newest or ()), *settings.values())
         if not stamp:
             return Rules()
         with self._lock:
