@@ -37,7 +37,7 @@ from urllib.request import (
 
 from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.daemon import Backoff, in_context
-from edgemerge.files import DiskQueue
+from edgemerge.files import DiskQueue, to_json_line
 
 TIMEOUT_S = 10.0  # without one byte
 DEADLINE_S = 30.0  # for one message, however slowly bytes come
@@ -63,11 +63,6 @@ PERMANENT_CODES = (400, 404, 405, 410, 413, 415, 422)  # asking again would not 
 SYSLOG_FACILITY, SYSLOG_WARNING, SYSLOG_NOTICE = 1, 4, 5  # user-level messages
 
 logger = logging.getLogger(__name__)
-
-
-def to_json_line(value: dict[str, Any]) -> str:
-    """Return an object as JSON on one line, without a line end."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 class UndeliveredError(EdgemergeError, OSError):

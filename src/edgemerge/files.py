@@ -1,4 +1,4 @@
-"""Files: save and load, atomic writes, locks, secrets, a queue on disk, and UTF-16."""
+"""Files: save and load, atomic writes, locks, secrets, JSON lines, a queue on disk, and UTF-16."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Lock
 from time import monotonic, sleep
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.wire.codec import must_be_kind
@@ -216,6 +216,11 @@ def read_token(path: str | os.PathLike[str]) -> str:
     if " " in token:
         raise SettingError(f"found spaces in the token in {path}, expected one token: replace it")
     return token
+
+
+def to_json_line(value: dict[str, Any]) -> str:
+    """Return an object as JSON on one line, without a line end."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 class DiskQueue:

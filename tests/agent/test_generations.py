@@ -26,8 +26,8 @@ from edgemerge.agent.supervisor import (
     run,
 )
 from edgemerge.core.errors import SettingError
-from edgemerge.delivery import Message, to_json_line
-from edgemerge.files import DiskQueue
+from edgemerge.delivery import Message
+from edgemerge.files import DiskQueue, to_json_line
 from tests.agent.agents import Listener, Running, stream, write_rows
 from tests.waiting import DEADLINE_S, until
 

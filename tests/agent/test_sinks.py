@@ -19,8 +19,7 @@ from edgemerge.agent.sinks import (
     RotatingFileSink,
     verdict_to_dict,
 )
-from edgemerge.delivery import to_json_line
-from edgemerge.files import DiskQueue
+from edgemerge.files import DiskQueue, to_json_line
 from tests.agent.listening import said
 from tests.cases import examples
 from tests.waiting import DEADLINE_S

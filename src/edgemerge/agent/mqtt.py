@@ -30,9 +30,8 @@ from edgemerge.agent.rows import MAX_LINE_BYTES, RowFormat
 from edgemerge.agent.sinks import to_plain_json, verdict_to_dict
 from edgemerge.agent.sources import Reading, RowSource
 from edgemerge.daemon import Backoff, in_context
-from edgemerge.delivery import to_json_line
 from edgemerge.exchange.mqtt import Broker
-from edgemerge.files import DiskQueue
+from edgemerge.files import DiskQueue, to_json_line
 
 NETWORK_POLL_S = 0.05
 CONNECT_TIMEOUT_S = 3.0  # for one attempt to connect

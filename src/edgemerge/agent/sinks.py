@@ -24,7 +24,8 @@ from edgemerge import files
 from edgemerge.agent.judge import Verdict
 from edgemerge.agent.quality import ProblemEvent
 from edgemerge.daemon import Backoff, in_context
-from edgemerge.delivery import Channel, Message, Outbox, to_json_line
+from edgemerge.delivery import Channel, Message, Outbox
+from edgemerge.files import to_json_line
 
 
 class Sink(Protocol):
