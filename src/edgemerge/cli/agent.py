@@ -204,9 +204,21 @@ def _to_json(value: Any) -> Any:
     return value
 
 
-device_option = click.option(
-    "--device", metavar="NAME", help="The device, if several run behind one agent."
+F = TypeVar("F", bound=Callable[..., Any])
+device_options = options(
+    click.option("--device", metavar="NAME", help="The device, if several run behind one agent."),
+    json_option,
 )
+
+
+def place_argument(*, required: bool = False) -> Callable[[F], F]:
+    """Take the configuration or the state folder of the agent, by default this folder."""
+    options: dict[str, Any] = {"metavar": "CONFIG_OR_STATE" if required else "[CONFIG_OR_STATE]"}
+    if not required:
+        options["default"] = Path()
+    return click.argument("place", type=click.Path(path_type=Path), **options)
+
+
 DECISION_HELP = {
     "approve": "Adopt this contribution that waits, and newer ones like it; can be repeated.",
     "dismiss": "Never adopt this contribution, nor list it; can be repeated.",
@@ -219,9 +231,7 @@ DECISION_HELP = {
         "edgemerge sync pump-3.toml", "edgemerge sync pump-3.toml --approve pump-9/0/normal"
     )
 )
-@click.argument(
-    "place", type=click.Path(path_type=Path), default=Path(), metavar="[CONFIG_OR_STATE]"
-)
+@place_argument()
 @option(
     "--undo-merge",
     "undo",
@@ -249,8 +259,7 @@ DECISION_HELP = {
     )
 )
 @click.option("--comment", default="", help="One line about the decision.")
-@device_option
-@json_option
+@device_options
 def sync(
     place: Path,
     timeout_s: float,
@@ -301,9 +310,7 @@ def _key(text: str) -> dict[str, Any]:
         f"    pump-9={'5f0c' * 16}",
     )
 )
-@click.argument(
-    "place", type=click.Path(path_type=Path), default=Path(), metavar="[CONFIG_OR_STATE]"
-)
+@place_argument()
 @click.option(
     "--accept",
     "accepted",
@@ -311,8 +318,7 @@ def _key(text: str) -> dict[str, Any]:
     multiple=True,
     help="Take this key for this device from now on, in place of its first; can be repeated.",
 )
-@device_option
-@json_option
+@device_options
 def keys(place: Path, accepted: tuple[str, ...], *, device: str | None, as_json: bool) -> None:
     """Show the keys that devices' signatures are checked with.
 
@@ -496,15 +502,6 @@ DEVICE_COLUMNS = headings(
 )
 SHOWN_INPUTS = 3
 TIMEOUT_S = 60.0
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def place_argument(*, required: bool = False) -> Callable[[F], F]:
-    """Take the configuration or the state folder of the agent, by default this folder."""
-    options: dict[str, Any] = {"metavar": "CONFIG_OR_STATE" if required else "[CONFIG_OR_STATE]"}
-    if not required:
-        options["default"] = Path()
-    return click.argument("place", type=click.Path(path_type=Path), **options)
 
 
 @click.group(cls=LazyGroup, sections=SECTIONS, epilog=example("edgemerge monitor show pump-3.toml"))
@@ -517,8 +514,7 @@ def monitor() -> None:
 
 @click.command(epilog=example("edgemerge monitor show pump-3.toml"))
 @place_argument()
-@device_option
-@json_option
+@device_options
 def show(place: Path, *, device: str | None, as_json: bool) -> None:
     """Show problems with the data, episodes, patterns, limit and drift.
 
@@ -631,8 +627,7 @@ def _row(each: Mapping[str, Any]) -> dict[str, Any]:
 @click.argument("pattern")
 @click.argument("decision", type=click.Choice(PATTERN_DECISIONS))
 @click.argument("name", required=False)
-@device_option
-@json_option
+@device_options
 def review(
     place: Path, pattern: str, decision: str, name: str | None, *, device: str | None, as_json: bool
 ) -> None:
@@ -650,8 +645,7 @@ def review(
 @click.command(epilog=example("edgemerge monitor acknowledge pump-3.toml 7"))
 @place_argument(required=True)
 @click.argument("episode", type=int, required=False)
-@device_option
-@json_option
+@device_options
 def acknowledge(place: Path, episode: int | None, *, device: str | None, as_json: bool) -> None:
     """Mark an episode as seen, or all of them."""
     _decide(place, device, {"command": "acknowledge", "episode": episode}, as_json=as_json)
@@ -683,8 +677,7 @@ def snooze_time(time: str | None, hours: float | None) -> str:
 @place_argument(required=True)
 @click.argument("time", required=False)
 @hours_option
-@device_option
-@json_option
+@device_options
 def snooze(
     place: Path, time: str | None, *, device: str | None, hours: float | None, as_json: bool
 ) -> None:
@@ -699,8 +692,7 @@ def snooze(
 
 @click.command(epilog=example("edgemerge monitor watch pump-3.toml"))
 @place_argument()
-@device_option
-@json_option
+@device_options
 def watch(place: Path, *, device: str | None, as_json: bool) -> None:
     """End commissioning now: alarms are raised from now on."""
     _decide(place, device, {"command": "watch"}, as_json=as_json)
@@ -709,8 +701,7 @@ def watch(place: Path, *, device: str | None, as_json: bool) -> None:
 @click.command(epilog=example("edgemerge monitor relearn pump-3.toml --yes"))
 @place_argument()
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@device_option
-@json_option
+@device_options
 def relearn(place: Path, *, device: str | None, yes: bool, as_json: bool) -> None:
     """Forget what this device saw and begin commissioning again.
 
@@ -723,8 +714,7 @@ def relearn(place: Path, *, device: str | None, yes: bool, as_json: bool) -> Non
 
 @click.command("accept-drift", epilog=example("edgemerge monitor accept-drift pump-3.toml"))
 @place_argument()
-@device_option
-@json_option
+@device_options
 def accept_drift(place: Path, *, device: str | None, as_json: bool) -> None:
     """Take what was learnt up to now as normal, and go on learning.
 
