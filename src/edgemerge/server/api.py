@@ -1123,12 +1123,6 @@ def audit(
 CHOICES_PATH = "/fleets/{fleet}/choices"
 
 
-def _one_of_schema(*models: type[BaseModel]) -> dict[str, object]:
-    """Describe a body in JSON that has one of several forms."""
-    schema = {"oneOf": [model.model_json_schema() for model in models]}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 @router.get(CHOICES_PATH, responses=READ_PROBLEMS)
 def list_choices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[ChoiceResponse]:
     """Return the choices of a fleet, newest first, with the last ones that were undone."""
@@ -1139,7 +1133,7 @@ def list_choices(fleet: Name, _caller: Viewer, service: ServiceDep) -> list[Choi
     CHOICES_PATH,
     status_code=201,
     responses=CONFLICT_PROBLEMS,
-    openapi_extra=_one_of_schema(AdoptRequest, ExcludeRequest, DecideRequest),
+    openapi_extra=json_body_schema(AdoptRequest, ExcludeRequest, DecideRequest),
 )
 def choose(
     fleet: Name,

@@ -449,10 +449,12 @@ class ApiRouter(APIRouter):
         super().add_api_route(path, endpoint, **options)
 
 
-def json_body_schema(model: type[BaseModel]) -> dict[str, object]:
-    """Describe a body in JSON."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def json_body_schema(*models: type[BaseModel]) -> dict[str, object]:
+    """Describe a body in JSON, which has one of several forms if there are several models."""
+    template = "#/components/schemas/{model}"
+    forms = [model.model_json_schema(ref_template=template) for model in models]
+    content = {"application/json": {"schema": {"oneOf": forms} if len(forms) > 1 else forms[0]}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def bytes_body_schema(words: str) -> dict[str, object]:

@@ -329,11 +329,9 @@ def _routes() -> list[BaseRoute]:
     a masked fleet: so what such devices ask comes first.
     """
     first = api.MASKED_PATH
-    return sorted(api.router.routes, key=lambda each: not _path_of(each).startswith(first))
-
-
-def _path_of(route: BaseRoute) -> str:
-    return str(getattr(route, "path", ""))
+    return sorted(
+        api.router.routes, key=lambda each: not getattr(each, "path", "").startswith(first)
+    )
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ True
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import Any, TypeVar, cast, overload
@@ -510,9 +510,12 @@ def _read_count(text: str, quantum: float) -> float:
     return count
 
 
-def merged_metadata(merged: Merged) -> Metadata:
+def origins_metadata(parts: Iterable[MergedPart | KnownFault]) -> Metadata:
     """Return the origins of each part as metadata."""
-    return {f"{i}.origins": _origins_to_text(part.origins) for i, part in enumerate(merged.parts)}
+    return {
+        f"{i}.origins": json.dumps(part.origins, separators=(",", ":"))
+        for i, part in enumerate(parts)
+    }
 
 
 def merged_from_metadata(projection: Projection, metadata: Metadata, sums: list[Stats]) -> Merged:
@@ -527,10 +530,6 @@ def merged_from_metadata(projection: Projection, metadata: Metadata, sums: list[
     if len(set(keys)) < len(keys):
         raise FormatError("found a contribution in two sums, expected each in one")
     return Merged(projection, parts)
-
-
-def _origins_to_text(origins: tuple[Origin, ...]) -> str:
-    return json.dumps(origins, separators=(",", ":"))
 
 
 def _origins_from_text(text: str) -> tuple[Origin, ...]:
@@ -551,14 +550,6 @@ def _origin_from_json(entry: Any) -> Origin:
         if not (type(number) is int and 0 <= number < 2**63):
             raise FormatError("found a bad incarnation or revision, expected 0 to 2⁶³ − 1")
     return Origin(device, incarnation, pattern, revision)
-
-
-def faults_metadata(faults: Faults) -> Metadata:
-    """Return the origins of each known fault as metadata."""
-    return {
-        f"{i}.origins": json.dumps(fault.origins, separators=(",", ":"))
-        for i, fault in enumerate(faults)
-    }
 
 
 def faults_from_metadata(projection: Projection, metadata: Metadata, sums: list[Stats]) -> Faults:
@@ -695,10 +686,10 @@ def to_payload(value: Value, form: str = "exact") -> Payload:
         return Payload(kind, value.stats.projection, metadata, {"": value.stats}, form)
     if isinstance(value, Merged):
         parts = {f"{i}.": part.stats for i, part in enumerate(value.parts)}
-        return Payload("told", value.projection, merged_metadata(value), parts, form)
+        return Payload("told", value.projection, origins_metadata(value.parts), parts, form)
     if isinstance(value, Faults):
         parts = {f"{i}.": fault.stats for i, fault in enumerate(value)}
-        return Payload("faults", value.projection, faults_metadata(value), parts, form)
+        return Payload("faults", value.projection, origins_metadata(value), parts, form)
     raise SettingError(
         f"found {type(value).__name__}, expected Projection, Stats, Contribution, Merged or "
         "Faults (save() also takes Detector, Bank and Ledger)"
