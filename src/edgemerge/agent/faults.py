@@ -120,11 +120,11 @@ class FaultSharing:
         self._withdraw(faults)
         self._give_back(faults)
         decision = memory.fault_gate.decide(least)
-        told = {n for n, each in memory.shared_faults.items() if each.name}
+        shared = {n for n, each in memory.shared_faults.items() if each.name}
         released = [n for n in map(int, decision.released) if n in faults]
-        free = MAX_PER_DEVICE - len(told)
-        new = [n for n in released if n not in told][:free]
-        released = [n for n in released if n in told or n in new]
+        free = MAX_PER_DEVICE - len(shared)
+        new = [n for n in released if n not in shared][:free]
+        released = [n for n in released if n in shared or n in new]
         for number in released:
             self._queue(faults[number], faults[number].stats)
         memory.fault_gate.record_release(replace(decision, released=tuple(map(str, released))))

@@ -419,8 +419,8 @@ class JsonRows:
             raise BadRow(f"{type(found).__name__} instead of an object or array")
         at = None
         if self._time:
-            told = [_field(found, each) for each in self._time]
-            moment = told[0] if len(told) == 1 else " ".join(map(str, told))
+            parts = [_field(found, each) for each in self._time]
+            moment = parts[0] if len(parts) == 1 else " ".join(map(str, parts))
             at = self._last = self._time_format.parse(moment, self._last)
         chosen = self._chosen(found)
         values = [_field(found, each) for each in chosen]

@@ -434,8 +434,8 @@ def check_table(config: Any) -> Iterator[Finding]:
     }
     found: dict[str, Any] = {"kind": report.format, "encoding": report.encoding}
     found |= {"delimiter": report.delimiter, "decimal": report.decimal}
-    times, told = time_columns(source.time), time_columns(report.time)
-    if times and times == told:
+    times, found_times = time_columns(source.time), time_columns(report.time)
+    if times and times == found_times:
         wanted["time_format"], found["time_format"] = source.time_format, report.time_format
     if report.format == "jsonl" or len(report.columns) == 1:
         wanted, found = {"kind": form}, {"kind": report.format}
@@ -456,7 +456,7 @@ def check_table(config: Any) -> Iterator[Finding]:
         rows = f"{report.rows:,} rows" if report.whole else f"the first {report.rows:,} rows"
         words = f"{rows} of {len(names)} columns, {report.skipped:,} do not fit"
         yield Finding("ok" if not report.skipped else "warn", "table", words, "see its log")
-        yield from _check_two_times(times, told)
+        yield from _check_two_times(times, found_times)
 
 
 def _check_two_times(
@@ -467,8 +467,8 @@ def _check_two_times(
         yield Finding("ok", "time", f"date and time are in {found[0]} and {found[1]}")
     elif len(found) == 2 and len(times) == 1 and times[0] in found:
         words = f"source.time is {times[0]!r}, and date and time are in {found[0]} and {found[1]}"
-        told = json.dumps(found, ensure_ascii=False)
-        yield Finding("warn", "time", words, f"set source.time = {told}")
+        columns = json.dumps(found, ensure_ascii=False)
+        yield Finding("warn", "time", words, f"set source.time = {columns}")
 
 
 def check_rows(config: Any) -> Iterator[Finding]:

@@ -266,7 +266,7 @@ def _sum_chunks(samples: Sequence[str], given: dict[str, Any]) -> tuple[Any, flo
                 chunks,
                 bad_rows=options["bad_rows"],
                 bad_chunks=options["bad_chunks"],
-                patience_s=options["stall_timeout_s"],
+                stall_timeout_s=options["stall_timeout_s"],
                 advance=lambda chunk: advance(chunk.bytes),
             )
         seconds = monotonic() - start

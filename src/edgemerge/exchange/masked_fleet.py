@@ -221,7 +221,7 @@ class MaskedExchange:
         self._keys = DeviceKeys(self._state.seed)
         self._cohort: tuple[int, Cohort] | None = None
         self._status: Mapping[str, Any] = {}
-        self._told: Mapping[str, Any] | None = None  # the status after what was sent last
+        self._replied: Mapping[str, Any] | None = None  # the status after what was sent last
         self._total: tuple[dict[str, Any], Words] | None = None
         self._pulled: tuple[list[Any], Merged] | None = None  # the last one, and what it is made of
 
@@ -338,7 +338,7 @@ class MaskedExchange:
 
     def _take_part(self) -> None:
         """Do what the fleet waits for, until there is nothing left to do now."""
-        self._told = None
+        self._replied = None
         for _ in range(MAX_STEPS):
             status = self._status = self._next_status()
             self._agree(status)
@@ -349,10 +349,10 @@ class MaskedExchange:
                 return
 
     def _next_status(self) -> Mapping[str, Any]:
-        """Return what the reply to the last message told; ask if it told nothing."""
-        told, self._told = self._told, None
-        if told:
-            return told
+        """Return the status in the reply to the last message; ask if there was none in it."""
+        status, self._replied = self._replied, None
+        if status:
+            return status
         # so that a new cohort and the result of an epoch need not be asked for
         query = {
             "known": self._cohort[0] if self._cohort else 0,
@@ -504,7 +504,7 @@ class MaskedExchange:
         headers = {**BINARY_HEADERS, "Prefer": "return=representation"}
         reply = self._ask("PUT", "epochs", epoch, what, body=data, headers=headers)
         if reply.status == 200:
-            self._told = reply.json_object()
+            self._replied = reply.json_object()
         return reply
 
     def _settle(self) -> bool:
@@ -543,9 +543,9 @@ class MaskedExchange:
 
     def _result(self) -> Mapping[str, Any]:
         """Return what became of the epoch of the last upload; ask if the status did not tell."""
-        told, epoch = self._status.get("result"), self._state.epoch
-        if isinstance(told, dict) and told.get("epoch") == epoch:
-            return told
+        result, epoch = self._status.get("result"), self._state.epoch
+        if isinstance(result, dict) and result.get("epoch") == epoch:
+            return result
         return self._ask("GET", "epochs", epoch).must_be(200).json_object()
 
     def _seen(self, cohort: Cohort, known: Mapping[str, Contribution]) -> Words:
