@@ -49,8 +49,8 @@ from edgemerge.exchange.http import HttpExchange
 from edgemerge.exchange.mqtt import MqttExchange
 from edgemerge.exchange.peer import PeerExchange
 from edgemerge.server.audit import verify_chain
+from tests.server.callers import MINE, STRANGE
 from tests.server.mutants import mutant
-from tests.server.strangers import MINE, STRANGE
 from tests.server.wire import SHARED, head, note
 from tests.services.mosquitto import broker
 

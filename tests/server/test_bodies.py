@@ -10,7 +10,7 @@ import pytest
 
 from edgemerge import Projection, Stats
 from edgemerge.wire.codec import decode, encode
-from tests.server.strangers import world
+from tests.server.callers import world
 from tests.server.wire import ROWS, SHARED, address, ask, dump, head, line, note, status_on
 
 pytestmark = pytest.mark.slow

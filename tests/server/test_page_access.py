@@ -12,8 +12,8 @@ from edgemerge.server.auth import Caller
 from edgemerge.server.dashboard.pages import static_version
 from edgemerge.server.main import create_app
 from edgemerge.server.schemas import ReceiverRequest, SettingsRequest
+from tests.server.callers import ROUTES
 from tests.server.reporting import monitor, report
-from tests.server.strangers import ROUTES
 from tests.server.test_episodes import settle
 from tests.server.visiting import Visitor
 from tests.server.wire import dump

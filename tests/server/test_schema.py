@@ -9,7 +9,7 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, events, from_schema
 
 from edgemerge.server import auth
-from tests.server.strangers import MINE, ROUTES, world
+from tests.server.callers import MINE, ROUTES, world
 from tests.server.wire import ask
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # thousands of requests

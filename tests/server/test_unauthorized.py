@@ -1,4 +1,4 @@
-"""Every route against everybody who should not use it: refused, nothing changed, no secret told."""
+"""Every route against every caller who may not use it: refused, nothing changed, no secret told."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from edgemerge.server.http import wall_path
 from edgemerge.wire.codec import decode
-from tests.server.strangers import CALLERS, EVERYBODY, MEMBERS, ROUTES, STRANGERS, world
+from tests.server.callers import CALLERS, EVERYBODY, MEMBERS, ROUTES, STRANGERS, world
 from tests.server.wire import ask, dump, head, line, note, push, status_on
 
 REFUSED = {

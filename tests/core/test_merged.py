@@ -1,4 +1,4 @@
-"""What an exchange tells: sums with their origins, as a value and as bytes."""
+"""What an exchange returns: sums with their origins, as a value and as bytes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Standard output as a pipe: a slow reader is told everything, one who sleeps holds nothing up."""
+"""JSON lines to a pipe: a slow reader gets everything, one that stalls holds nothing up."""
 
 import errno
 import json
