@@ -127,8 +127,8 @@ def test_a_device_is_dropped_though_the_sums_and_another_device_are_damaged(worl
     assert [entry.device for entry in world.service.contributions(FLEET, ROOT)[1]] == ["b"]
 
 
-def test_only_so_many_answers_are_remembered(world, monkeypatch):
-    monkeypatch.setattr(totals, "MAX_CACHED", 2)
+def test_only_so_many_answers_are_remembered(world):
+    world.service.pull_service._answers.most = 2
     rng = generator(0)
     for revision in range(1, 6):
         world.put(note("a", revision, rng))

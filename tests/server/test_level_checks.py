@@ -140,8 +140,8 @@ def test_a_pull_that_has_much_to_check_goes_on_where_it_ended(world, monkeypatch
     assert devices(world.told(ME)) == ["pump-2", "pump-3"]
 
 
-def test_pairs_that_were_not_asked_for_longest_are_forgotten(world, monkeypatch):
-    monkeypatch.setattr("edgemerge.server.trust.MAX_REMEMBERED", 1)
+def test_pairs_that_were_not_asked_for_longest_are_forgotten(world):
+    world.service.pull_service.checks._reasons.most = 1
     world.put(noise("pump-9"))
     assert devices(world.told(ME)) == devices(world.told(ME)) == ["pump-2", "pump-3"]
     assert len(world.service.pull_service.checks._reasons) == 1

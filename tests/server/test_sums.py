@@ -174,7 +174,7 @@ def test_pulls_of_patterns_that_are_grouped_do_not_wait_for_the_writer(world, mo
         raise AssertionError("the writer was asked")
 
     monkeypatch.setattr(world.service.writer, "write", refuse)
-    monkeypatch.setattr(totals, "MAX_CACHED", 0)
+    world.service.pull_service._answers.most = 0
     for wish in (Selection(), Selection(receiver="a"), Selection(largest=1)):
         assert world.told(wish, grouped=True).parts
     assert len(first.parts) == 2

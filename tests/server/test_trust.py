@@ -395,7 +395,7 @@ def test_each_pair_is_compared_once_and_few_are_remembered(world, monkeypatch):
     world.put(note("pump-2", 2, generator(5), place=HERE, rows=60))
     world.told(ME)
     assert len(compared) <= first + 3
-    monkeypatch.setattr(trust_module, "MAX_REMEMBERED", 1)
+    world.service.pull_service.trust._pairs.most = 1
     world.put(note("pump-2", 3, generator(6), place=HERE, rows=60))
     assert devices(world.told(ME)) == ["pump-2", "pump-3"]
     assert len(world.service.pull_service.trust._pairs) == 1

@@ -7,14 +7,11 @@ until one of them changes; each device is told the sums of the groups without it
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from threading import Lock
-from typing import Any
 
 from edgemerge.core.errors import DeniedError, FormatError, RejectedError
 from edgemerge.core.faults import MAX_PER_DEVICE, Faults, KnownFault
@@ -35,6 +32,7 @@ from edgemerge.server.contributions import (
     refuse_put,
 )
 from edgemerge.server.db.base import (
+    Cache,
     Database,
     DiskFullError,
     Transaction,
@@ -156,10 +154,9 @@ class FaultService:
     def __init__(self, database: Database, writer: Writer, rules: RulesCache) -> None:
         """Start with empty caches."""
         self._database, self._writer, self._rules = database, writer, rules
-        self._groups: OrderedDict[str, tuple[str, list[list[Contribution]]]] = OrderedDict()
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._groups: Cache[str, tuple[str, list[list[Contribution]]]] = Cache(MAX_CACHED)
+        self._answers: Cache[str, bytes] = Cache(MAX_CACHED)
         self._new = releases.NewDevices()
-        self._lock = Lock()
 
     def pull(self, name: str, selection: Selection, caller: Caller, tag: str | None) -> PullResult:
         """Return the faults that a caller may know, without its own; no bytes if it has them.
@@ -192,13 +189,12 @@ class FaultService:
             found = sha256("\n".join([*words, _digest(stored)]).encode()).hexdigest()
             if found == tag:
                 return PullResult(found, None)
-            with self._lock:
-                data = self._answers.get(found)
+            data = self._answers.get(found)
             if data is None:
                 groups = self._grouped(tx, fleet, stored)
                 some = ([fault for fault in group if fault.key in keys] for group in groups)
                 data = encode(Faults.of_groups(some, fleet.projection, min_devices=least))
-                self._remember(self._answers, found, data)
+                self._answers.put(found, data)
         return PullResult(found, data)
 
     def _pull_released(self, name: str, receiver: str | None, tag: str | None) -> PullResult:
@@ -219,15 +215,14 @@ class FaultService:
             found = sha256("\n".join(words).encode()).hexdigest()
             if found == tag:
                 return PullResult(found, None)
-            with self._lock:
-                data = self._answers.get(found)
+            data = self._answers.get(found)
             if data is None:
                 groups = (
                     [read_contribution(tx, one, fleet.projection) for one in each.others(receiver)]
                     for each in given
                 )
                 data = encode(Faults.of_groups(groups, fleet.projection))
-                self._remember(self._answers, found, data)
+                self._answers.put(found, data)
         return PullResult(found, data)
 
     def _changes(self, tx: Transaction, fleet: Fleet) -> releases.Changes:
@@ -274,8 +269,7 @@ class FaultService:
         self, tx: Transaction, fleet: Fleet, stored: list[StoredContribution]
     ) -> list[list[Contribution]]:
         digest = f"{fleet.projection.fingerprint} {_digest(stored)}"
-        with self._lock:
-            known, groups = self._groups.get(fleet.name, ("", []))
+        known, groups = self._groups.get(fleet.name) or ("", [])
         if known != digest:
             found = [
                 read_fault(tx, fleet.name, each, fleet.projection)
@@ -283,15 +277,8 @@ class FaultService:
                 if each.samples > 0
             ]
             groups = Faults.groups_of(found)
-            self._remember(self._groups, fleet.name, (digest, groups))
+            self._groups.put(fleet.name, (digest, groups))
         return groups
-
-    def _remember(self, cache: OrderedDict[str, Any], key: str, value: Any) -> None:
-        with self._lock:
-            cache[key] = value
-            cache.move_to_end(key)
-            while len(cache) > MAX_CACHED:
-                cache.popitem(last=False)
 
 
 def _read_sums(tx: Transaction, fleet: Fleet, stored: StoredContribution) -> Stats:

@@ -18,13 +18,12 @@ pooled into one, which is no pattern: only the total of all releases holds it.
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from threading import Lock
 
 from edgemerge.core.errors import FormatError
 from edgemerge.core.ledger import (
@@ -50,7 +49,7 @@ from edgemerge.server.contributions import (
     list_stored,
     read_stats,
 )
-from edgemerge.server.db.base import Database, DiskFullError, Transaction, Writer
+from edgemerge.server.db.base import Cache, Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullResult, PullService
 from edgemerge.server.trust import NOT_COMPARED
@@ -133,8 +132,7 @@ class NewDevices:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self._contents: OrderedDict[str, str] = OrderedDict()
-        self._lock = Lock()
+        self._contents: Cache[str, str] = Cache(MAX_CONTENTS)
 
     def of(
         self,
@@ -163,14 +161,10 @@ class NewDevices:
         self, stored: StoredContribution, read: Callable[[StoredContribution], Stats]
     ) -> str:
         """Return the digest of the sums alone, without their revision."""
-        with self._lock:
-            found = self._contents.get(stored.digest)
+        found = self._contents.get(stored.digest)
         if found is None:
             found = sha256(encode(read(stored))).hexdigest()
-            with self._lock:
-                self._contents[stored.digest] = found
-                while len(self._contents) > MAX_CONTENTS:
-                    self._contents.popitem(last=False)
+            self._contents.put(stored.digest, found)
         return found
 
 
@@ -376,10 +370,9 @@ class ReleaseService:
         """Start with empty caches; rules, trust and checks are those of `pull_service`."""
         self._database, self._writer, self._pulls = database, writer, pull_service
         self._refreshed: dict[str, tuple[int, bool]] = {}  # by fleet: its epoch, and by pattern
-        self._loaded: OrderedDict[str, tuple[int, list[Release]]] = OrderedDict()
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._loaded: Cache[str, tuple[int, list[Release]]] = Cache(MAX_CACHED)
+        self._answers: Cache[str, bytes] = Cache(MAX_CACHED)
         self._new = NewDevices()
-        self._lock = Lock()
 
     def pull(
         self, name: str, selection: Selection, *, known: str | None = None, grouped: bool = False
@@ -405,14 +398,10 @@ class ReleaseService:
             tag = _tag(fleet, given, past, me, grouped=grouped)
             if tag == known:
                 return PullResult(tag, None)
-            with self._lock:
-                data = self._answers.get(tag)
+            data = self._answers.get(tag)
             if data is None:
                 data = encode(_merged(tx, fleet, given, past, me, grouped=grouped))
-                with self._lock:
-                    self._answers[tag] = data
-                    while len(self._answers) > MAX_CACHED:
-                        self._answers.popitem(last=False)
+                self._answers.put(tag, data)
         return PullResult(tag, data)
 
     def refresh(self, name: str) -> None:
@@ -569,17 +558,13 @@ class ReleaseService:
 
     def _valid(self, tx: Transaction, fleet: Fleet, rules: Rules) -> list[Release]:
         """Return the releases that hold; while the epoch stays, from memory."""
-        with self._lock:
-            epoch, found = self._loaded.get(fleet.name, (-1, []))
+        epoch, found = self._loaded.get(fleet.name) or (-1, [])
         if epoch != fleet.epoch:
             found = load_releases(tx, fleet.name)
             current = {stored.key: stored for stored in list_stored(tx, fleet.name)}
             gone = find_withdrawn(found, current, rules)
             found = [each for each in found if each.number not in gone]
-            with self._lock:
-                self._loaded[fleet.name] = fleet.epoch, found
-                while len(self._loaded) > MAX_CACHED:
-                    self._loaded.popitem(last=False)
+            self._loaded.put(fleet.name, (fleet.epoch, found))
         return found
 
     def _release_by_pattern(self, name: str) -> None:

@@ -9,13 +9,11 @@ groups that are left out then hide among others.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import combinations
-from threading import Lock
 from time import monotonic
 from typing import TypeVar
 
@@ -37,7 +35,7 @@ from edgemerge.server.contributions import (
     read_counted_stats,
     read_stats,
 )
-from edgemerge.server.db.base import Database, DiskFullError, Transaction, Writer
+from edgemerge.server.db.base import Cache, Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.trust import LevelChecks, Refusals, TrustChecks, Waiting
 from edgemerge.wire.codec import decode, encode
@@ -369,9 +367,8 @@ class PullService:
         self.checks = LevelChecks()
         self.profiles = ProfileCache()
         self.trust = TrustChecks(self.profiles)
-        self._snapshots: OrderedDict[str, FleetSnapshot] = OrderedDict()
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = Lock()
+        self._snapshots: Cache[str, FleetSnapshot] = Cache(MAX_CACHED)
+        self._answers: Cache[str, bytes] = Cache(MAX_CACHED)
 
     def pull(
         self,
@@ -536,14 +533,13 @@ class PullService:
 
     def snapshot(self, tx: Transaction, fleet: Fleet) -> FleetSnapshot:
         """Return a fleet as it is now; while its epoch stays, from memory."""
-        with self._lock:
-            found = self._snapshots.get(fleet.name)
+        found = self._snapshots.get(fleet.name)
         if found is None or found.epoch != fleet.epoch:
             contributions = list_stored(tx, fleet.name)
             total = exact_total(tx, fleet, contributions)
             rules = self.rules_cache.rules(tx, fleet.name)
             found = FleetSnapshot(fleet.epoch, contributions, total, rules)
-            self._cache(self._snapshots, fleet.name, found)
+            self._snapshots.put(fleet.name, found)
         return found
 
     def _encoded(
@@ -553,8 +549,7 @@ class PullService:
         tag = etag_of(fleet, groups)
         if tag == known:
             return PullResult(tag, None)
-        with self._lock:
-            data = self._answers.get(tag)
+        data = self._answers.get(tag)
         if data is None:
             parts = (
                 MergedPart(stats, tuple(stored.origin for stored in chosen))
@@ -562,14 +557,8 @@ class PullService:
                 if chosen
             )
             data = encode(Merged(fleet.projection, tuple(parts)))
-            self._cache(self._answers, tag, data)
+            self._answers.put(tag, data)
         return PullResult(tag, data)
-
-    def _cache(self, cache: OrderedDict[str, T], key: str, value: T) -> None:
-        with self._lock:
-            cache[key] = value
-            while len(cache) > MAX_CACHED:
-                cache.popitem(last=False)
 
 
 def _must_not_be_late(fleet: str, end: float) -> None:

@@ -11,7 +11,7 @@ receiver alone. Each pair is checked once.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from edgemerge.server.contributions import (
     current_contributions,
     read_stats,
 )
-from edgemerge.server.db.base import Transaction
+from edgemerge.server.db.base import Cache, Transaction
 from edgemerge.server.fleets import Fleet
 
 MAX_REMEMBERED = 200_000  # pairs
@@ -74,9 +74,9 @@ class TrustChecks:
     def __init__(self, profiles: ProfileCache) -> None:
         """Have compared nothing yet."""
         self._profiles = profiles
-        self._pairs: OrderedDict[tuple[str, str], bool] = OrderedDict()
-        self._found: OrderedDict[str, tuple[object, Waiting]] = OrderedDict()
-        self._lock, self._comparing = Lock(), Lock()
+        self._pairs: Cache[tuple[str, str], bool] = Cache(MAX_REMEMBERED)
+        self._found: Cache[str, tuple[object, Waiting]] = Cache(MAX_FLEETS)
+        self._comparing = Lock()
 
     def waiting(
         self,
@@ -96,8 +96,7 @@ class TrustChecks:
         trust = Trust.parse(fleet.trust)
         members = _members(tx, fleet.name) if trust.rule == "quorum" else None
         state = fleet.epoch, members
-        with self._lock:
-            known = self._found.get(fleet.name)
+        known = self._found.get(fleet.name)
         if known is not None and known[0] == state:
             return known[1]
         some = _in_question(contributions, rules)
@@ -115,11 +114,7 @@ class TrustChecks:
             )
         if compare.out_of_time:
             return {key: why + NOT_COMPARED * (why != DISMISSED) for key, why in found.items()}
-        with self._lock:
-            self._found[fleet.name] = state, found
-            self._found.move_to_end(fleet.name)
-            while len(self._found) > MAX_FLEETS:
-                self._found.popitem(last=False)
+        self._found.put(fleet.name, (state, found))
         return found
 
     def describe(
@@ -168,7 +163,7 @@ class _Comparison:
         tx: Transaction,
         fleet: Fleet,
         profiles: ProfileCache,
-        pairs: OrderedDict[tuple[str, str], bool],
+        pairs: Cache[tuple[str, str], bool],
     ) -> None:
         self._tx, self._fleet, self._profiles, self._pairs = tx, fleet, profiles, pairs
         self._end = monotonic() + COMPARE_TIMEOUT_S
@@ -185,10 +180,7 @@ class _Comparison:
                 self.out_of_time = True
                 return False
             found = self._compare(one, other)
-            self._pairs[a, b] = found
-            while len(self._pairs) > MAX_REMEMBERED:
-                self._pairs.popitem(last=False)
-        self._pairs.move_to_end((a, b))
+            self._pairs.put((a, b), found)
         return found
 
     def _compare(self, one: StoredContribution, other: StoredContribution | Choice) -> bool:
@@ -294,7 +286,7 @@ class LevelChecks:
 
     def __init__(self) -> None:
         """Start with nothing checked."""
-        self._reasons: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._reasons: Cache[tuple[str, str], str] = Cache(MAX_REMEMBERED)
         self._refused: dict[tuple[str, str], Refusals] = {}
         self._lock = Lock()
 
@@ -354,12 +346,12 @@ class LevelChecks:
             for judge in able:
                 if stored.device == judge.receiver:  # what it saw in earlier incarnations
                     continue
-                reason = self._known((judge.digest, stored.digest))
+                reason = self._reasons.get((judge.digest, stored.digest))
                 if reason is None:
                     _must_not_be_late(end)
                     theirs = theirs or _solved(read(stored))
                     reason = judge.check(read).reason(theirs)
-                    self._remember((judge.digest, stored.digest), reason)
+                    self._reasons.put((judge.digest, stored.digest), reason)
                 if reason:
                     judge.refused[stored.key] = reason
         return [judge.refused for judge in judges]
@@ -384,16 +376,3 @@ class LevelChecks:
             who: {key: why for key, why in each.items() if key[0] == device} for who, each in known
         }
         return {who: each for who, each in sorted(found.items()) if each}
-
-    def _known(self, pair: tuple[str, str]) -> str | None:
-        with self._lock:
-            found = self._reasons.get(pair)
-            if found is not None:
-                self._reasons.move_to_end(pair)
-            return found
-
-    def _remember(self, pair: tuple[str, str], reason: str) -> None:
-        with self._lock:
-            self._reasons[pair] = reason
-            while len(self._reasons) > MAX_REMEMBERED:
-                self._reasons.popitem(last=False)

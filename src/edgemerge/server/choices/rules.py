@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from threading import Lock
 from typing import Any, Literal, get_args
 
 from edgemerge.core.errors import SettingError, UnknownError
@@ -23,7 +21,7 @@ from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.contributions import StoredContribution, find_stored, read_bytes
-from edgemerge.server.db.base import Transaction
+from edgemerge.server.db.base import Cache, Transaction
 from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
 from edgemerge.server.reviews import Review, WaitingReviews, waiting_by_device
 from edgemerge.wire.codec import decode
@@ -211,8 +209,7 @@ class RulesCache:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self._known: OrderedDict[str, Rules] = OrderedDict()
-        self._lock = Lock()
+        self._known: Cache[str, Rules] = Cache(MAX_CACHED_FLEETS)
 
     def rules(self, tx: Transaction, fleet: str) -> Rules:
         """Return the rules of a fleet as this transaction sees them."""
@@ -226,8 +223,7 @@ class RulesCache:
         stamp = max(changed, *(newest or ()), *settings.values())
         if not stamp:
             return Rules()
-        with self._lock:
-            found = self._known.get(fleet)
+        found = self._known.get(fleet)
         if found is None or found.stamp != stamp:
             found = rules_from(choices_of(tx, fleet))
             found = replace(
@@ -237,11 +233,7 @@ class RulesCache:
                 reviews=waiting_by_device(tx, fleet),
                 settings=settings,
             )
-            with self._lock:
-                self._known[fleet] = found
-                self._known.move_to_end(fleet)
-                while len(self._known) > MAX_CACHED_FLEETS:
-                    self._known.popitem(last=False)
+            self._known.put(fleet, found)
         return found
 
 

@@ -1,4 +1,4 @@
-"""The database interface: transactions, their errors, a connection pool, and the writer.
+"""The database interface: transactions, their errors, a connection pool, a cache, the writer.
 
 SQL is written once for SQLite and PostgreSQL, with `?` for values. The writer commits queued
 changes in batches, then answers their callers.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from math import inf
@@ -242,6 +242,48 @@ def transaction(
     except BaseException:
         undo()
         raise
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(Generic[K, V]):
+    """What was read or computed lately, at most so many values; any thread may call.
+
+    Args:
+        most: Of more, those that were not asked for longest are forgotten.
+
+    >>> cache = Cache[str, int](2)
+    >>> for name in ("a", "b", "a", "c"):
+    ...     cache.put(name, len(cache))
+    >>> cache.get("a"), cache.get("b"), len(cache)
+    (2, None, 2)
+    """
+
+    def __init__(self, most: int) -> None:
+        """Start empty."""
+        self.most = most
+        self._values: OrderedDict[K, V] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: K) -> V | None:
+        """Return a value, or None if it is not known."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        """Remember a value."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self.most:
+                self._values.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class Closable(Protocol):
