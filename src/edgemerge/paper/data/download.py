@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from edgemerge import __version__
+from edgemerge.daemon import Backoff
 from edgemerge.paper.data.catalog import (
     NAMES,
     DamagedDataError,
@@ -34,6 +34,7 @@ from edgemerge.paper.data.verified_files import Manifest, RemoteFile
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes so far, bytes in all if known
 CHUNK_BYTES = 2**16
+MAX_DELAY_S = 60.0  # between two tries
 RANGE_NOT_SATISFIABLE = 416  # the part is as long as the file, or longer
 
 
@@ -112,7 +113,7 @@ class RetryPolicy:
     timeout_s: float = 30.0  # without a byte
     whole_s: float = 3600.0  # for one file at one try
     tries: int = 3  # at each address
-    delay_s: float = 2.0  # before the second try; each further waits three times as long
+    delay_s: float = 2.0  # before the second try; each further waits twice as long
     pause: Callable[[float], None] = time.sleep
 
 
@@ -169,10 +170,10 @@ def _fetch_from(
     address: str, target: Path, remote: RemoteFile, *, progress: Progress, retry: RetryPolicy
 ) -> str:
     """Try an address, with retries; return the reason if it fails, else an empty text."""
-    reason = ""
+    reason, backoff = "", Backoff(retry.delay_s, MAX_DELAY_S)
     for at in range(retry.tries):
         if at:
-            retry.pause(retry.delay_s * 3 ** (at - 1) * random.uniform(0.5, 1.0))
+            retry.pause(backoff.next())
         reason, again = _attempt(address, target, remote, progress=progress, retry=retry)
         if not again:
             break
