@@ -119,7 +119,7 @@ def test_one_device_cannot_take_what_all_may_use(tmp_path):
             assert status_on(opened) == 201
         until(lambda: idle(here))
         assert push(here, token, note("a", pattern="idle")).status == 201
-        assert not here.app.state.load.accounts
+        assert not here.app.state.load.callers
 
 
 def test_one_device_cannot_have_any_number_of_bodies_under_way(tmp_path):
@@ -163,7 +163,7 @@ def test_guests_that_send_slowly_keep_only_each_other_waiting(tmp_path):
 
 def idle_but_guests(here):
     load = here.app.state.load
-    return load.requests == sum(account.bodies for account in load.accounts.values())
+    return load.requests == sum(usage.bodies for usage in load.callers.values())
 
 
 def test_a_guest_that_sends_slowly_is_given_up_sooner_than_a_device(tmp_path):

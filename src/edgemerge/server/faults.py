@@ -32,7 +32,7 @@ from edgemerge.server.contributions import (
     refuse_put,
 )
 from edgemerge.server.db.base import (
-    Cache,
+    BoundedCache,
     Database,
     DiskFullError,
     Transaction,
@@ -154,8 +154,8 @@ class FaultService:
     def __init__(self, database: Database, writer: Writer, rules: RulesCache) -> None:
         """Start with empty caches."""
         self._database, self._writer, self._rules = database, writer, rules
-        self._groups: Cache[str, tuple[str, list[list[Contribution]]]] = Cache(MAX_CACHED)
-        self._answers: Cache[str, bytes] = Cache(MAX_CACHED)
+        self._groups = BoundedCache[str, tuple[str, list[list[Contribution]]]](MAX_CACHED)
+        self._answers = BoundedCache[str, bytes](MAX_CACHED)
         self._new = releases.NewDevices()
 
     def pull(self, name: str, selection: Selection, caller: Caller, tag: str | None) -> PullResult:

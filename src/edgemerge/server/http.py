@@ -67,7 +67,7 @@ class Limits:
 
 
 @dataclass
-class Account:
+class Usage:
     """What is under way of one caller, or of all guests."""
 
     bodies: int = 0
@@ -84,7 +84,7 @@ class InFlight:
         """Start with nothing."""
         self.limits = limits
         self.bytes = self.requests = 0
-        self.accounts: dict[str, Account] = {}
+        self.callers: dict[str, Usage] = {}
 
     @asynccontextmanager
     async def body(
@@ -101,41 +101,41 @@ class InFlight:
         if declared is not None and declared > cap:
             raise TooLargeError(f"found {declared} bytes, expected at most {cap}")
         name, limits = GUESTS if guest else _caller_key(request), self.limits
-        account = self.accounts.setdefault(name, Account())
+        usage = self.callers.setdefault(name, Usage())
         most = limits.max_guest_bodies if guest else limits.max_caller_bodies
-        if account.bodies >= most:
+        if usage.bodies >= most:
             raise UnavailableError("too many requests are in progress: try again", retry_s=2.0)
-        mine = Account()
-        account.bodies += 1
+        mine = Usage()
+        usage.bodies += 1
         try:
             timeout_s = limits.guest_seconds if guest else limits.seconds
-            yield await self._read(request, cap, account, mine, timeout_s)
+            yield await self._read(request, cap, usage, mine, timeout_s)
         finally:
-            account.bodies -= 1
-            account.bytes -= mine.bytes
+            usage.bodies -= 1
+            usage.bytes -= mine.bytes
             self.bytes -= mine.bytes
-            if not account.bodies:
-                self.accounts.pop(name, None)
+            if not usage.bodies:
+                self.callers.pop(name, None)
 
     async def _read(
-        self, request: Request, cap: int, account: Account, mine: Account, timeout_s: float
+        self, request: Request, cap: int, usage: Usage, mine: Usage, timeout_s: float
     ) -> bytes:
         parts = []
         try:
             async with asyncio.timeout(timeout_s):
                 async for part in request.stream():
-                    for each in (mine, account, self):
+                    for each in (mine, usage, self):
                         each.bytes += len(part)
-                    self._must_fit(cap, account, mine)
+                    self._must_fit(cap, usage, mine)
                     parts.append(part)
         except (ClientDisconnect, TimeoutError) as error:
             raise IncompleteBodyError("the request ended before it was complete") from error
         return b"".join(parts)
 
-    def _must_fit(self, cap: int, account: Account, mine: Account) -> None:
+    def _must_fit(self, cap: int, usage: Usage, mine: Usage) -> None:
         if mine.bytes > cap:
             raise TooLargeError(f"found more than {cap} bytes, expected at most that")
-        crowded = account.bodies > 1 and account.bytes > self.limits.max_caller_bytes
+        crowded = usage.bodies > 1 and usage.bytes > self.limits.max_caller_bytes
         if crowded or self.bytes > self.limits.max_bytes_in_flight:
             raise UnavailableError("too many requests are in progress: try again", retry_s=2.0)
 

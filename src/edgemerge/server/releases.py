@@ -49,7 +49,7 @@ from edgemerge.server.contributions import (
     list_stored,
     read_stats,
 )
-from edgemerge.server.db.base import Cache, Database, DiskFullError, Transaction, Writer
+from edgemerge.server.db.base import BoundedCache, Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullResult, PullService
 from edgemerge.server.trust import NOT_COMPARED
@@ -132,7 +132,7 @@ class NewDevices:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self._contents: Cache[str, str] = Cache(MAX_CONTENTS)
+        self._contents = BoundedCache[str, str](MAX_CONTENTS)
 
     def of(
         self,
@@ -370,8 +370,8 @@ class ReleaseService:
         """Start with empty caches; rules, trust and checks are those of `pull_service`."""
         self._database, self._writer, self._pulls = database, writer, pull_service
         self._refreshed: dict[str, tuple[int, bool]] = {}  # by fleet: its epoch, and by pattern
-        self._loaded: Cache[str, tuple[int, list[Release]]] = Cache(MAX_CACHED)
-        self._answers: Cache[str, bytes] = Cache(MAX_CACHED)
+        self._loaded = BoundedCache[str, tuple[int, list[Release]]](MAX_CACHED)
+        self._answers = BoundedCache[str, bytes](MAX_CACHED)
         self._new = NewDevices()
 
     def pull(

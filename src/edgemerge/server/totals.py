@@ -35,7 +35,7 @@ from edgemerge.server.contributions import (
     read_counted_stats,
     read_stats,
 )
-from edgemerge.server.db.base import Cache, Database, DiskFullError, Transaction, Writer
+from edgemerge.server.db.base import BoundedCache, Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.trust import LevelChecks, Refusals, TrustChecks, Waiting
 from edgemerge.wire.codec import decode, encode
@@ -367,8 +367,8 @@ class PullService:
         self.checks = LevelChecks()
         self.profiles = ProfileCache()
         self.trust = TrustChecks(self.profiles)
-        self._snapshots: Cache[str, FleetSnapshot] = Cache(MAX_CACHED)
-        self._answers: Cache[str, bytes] = Cache(MAX_CACHED)
+        self._snapshots = BoundedCache[str, FleetSnapshot](MAX_CACHED)
+        self._answers = BoundedCache[str, bytes](MAX_CACHED)
 
     def pull(
         self,

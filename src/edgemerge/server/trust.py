@@ -31,7 +31,7 @@ from edgemerge.server.contributions import (
     current_contributions,
     read_stats,
 )
-from edgemerge.server.db.base import Cache, Transaction
+from edgemerge.server.db.base import BoundedCache, Transaction
 from edgemerge.server.fleets import Fleet
 
 MAX_REMEMBERED = 200_000  # pairs
@@ -74,8 +74,8 @@ class TrustChecks:
     def __init__(self, profiles: ProfileCache) -> None:
         """Have compared nothing yet."""
         self._profiles = profiles
-        self._pairs: Cache[tuple[str, str], bool] = Cache(MAX_REMEMBERED)
-        self._found: Cache[str, tuple[object, Waiting]] = Cache(MAX_FLEETS)
+        self._pairs = BoundedCache[tuple[str, str], bool](MAX_REMEMBERED)
+        self._found = BoundedCache[str, tuple[object, Waiting]](MAX_FLEETS)
         self._comparing = Lock()
 
     def waiting(
@@ -163,7 +163,7 @@ class _Comparison:
         tx: Transaction,
         fleet: Fleet,
         profiles: ProfileCache,
-        pairs: Cache[tuple[str, str], bool],
+        pairs: BoundedCache[tuple[str, str], bool],
     ) -> None:
         self._tx, self._fleet, self._profiles, self._pairs = tx, fleet, profiles, pairs
         self._end = monotonic() + COMPARE_TIMEOUT_S
@@ -286,7 +286,7 @@ class LevelChecks:
 
     def __init__(self) -> None:
         """Start with nothing checked."""
-        self._reasons: Cache[tuple[str, str], str] = Cache(MAX_REMEMBERED)
+        self._reasons = BoundedCache[tuple[str, str], str](MAX_REMEMBERED)
         self._refused: dict[tuple[str, str], Refusals] = {}
         self._lock = Lock()
 

@@ -21,7 +21,7 @@ from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.contributions import StoredContribution, find_stored, read_bytes
-from edgemerge.server.db.base import Cache, Transaction
+from edgemerge.server.db.base import BoundedCache, Transaction
 from edgemerge.server.fleets import Fleet, must_be_pattern_name, must_be_plain_name
 from edgemerge.server.reviews import Review, WaitingReviews, waiting_by_device
 from edgemerge.wire.codec import decode
@@ -209,7 +209,7 @@ class RulesCache:
 
     def __init__(self) -> None:
         """Remember nothing yet."""
-        self._known: Cache[str, Rules] = Cache(MAX_CACHED_FLEETS)
+        self._known = BoundedCache[str, Rules](MAX_CACHED_FLEETS)
 
     def rules(self, tx: Transaction, fleet: str) -> Rules:
         """Return the rules of a fleet as this transaction sees them."""

@@ -248,13 +248,13 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Cache(Generic[K, V]):
+class BoundedCache(Generic[K, V]):
     """What was read or computed lately, at most so many values; any thread may call.
 
     Args:
         most: Of more, those that were not asked for longest are forgotten.
 
-    >>> cache = Cache[str, int](2)
+    >>> cache = BoundedCache[str, int](2)
     >>> for name in ("a", "b", "a", "c"):
     ...     cache.put(name, len(cache))
     >>> cache.get("a"), cache.get("b"), len(cache)
