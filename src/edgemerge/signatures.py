@@ -1,7 +1,7 @@
 """Signatures of contributions: a key for each device, and others' keys, bound at their first use.
 
-Over MQTT and between peers nobody vouches for a name. So a device signs what it sends (Ed25519),
-and whoever receives it remembers the first key under a name and refuses every other. A signature
+Over MQTT and between peers no server vouches for a name. So a device signs what it sends (Ed25519),
+and receivers remember the first key under a name and refuse every other. A signature
 travels beside the bytes of a contribution, which stay as they are: "ed25519 KEY SIGNATURE", both in
 hexadecimal digits. It needs the package `cryptography`, the extra `tls`; without it contributions
 travel unsigned, and those of others are not verified.

@@ -274,7 +274,7 @@ class OpcUaAccess:
 
     Args:
         endpoint: Its address, such as opc.tcp://plc:4840.
-        username: Who signs in; None for nobody.
+        username: The user's name; None (the default): no sign-in.
         password_file: The file with the password.
         security_policy: "none", or a policy of OPC UA: messages are signed and encrypted.
         certificate_file: This device's certificate, for a policy.

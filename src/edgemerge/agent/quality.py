@@ -354,7 +354,7 @@ class DataQuality:
         self._skipped_before = 0  # the last reading
         self._why = ""
         self._waiting: Callable[[], str] = str
-        # What lies outside the range, and the names of these inputs; whoever judges knows.
+        # What lies outside the range, and the names of these inputs; the judge knows.
         self.range_words: Callable[[], tuple[str, tuple[str, ...]]] = lambda: ("", ())
         self._problems: dict[str, Problem] = {}
         self._histories = {name: _History() for name in NAMES}

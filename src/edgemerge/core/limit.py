@@ -351,7 +351,7 @@ class Limit:
             self._renew()
 
     def close(self, *, doubtful: bool = False) -> None:
-        """End an episode: a short one was a false alarm as far as anybody knows, and counts."""
+        """End an episode; a short one counts as a false alarm."""
         aside, self._aside = self._aside, None
         if aside is None or aside.samples > SHORT_EPISODE:
             return

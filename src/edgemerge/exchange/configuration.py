@@ -153,7 +153,7 @@ def _written(value: object) -> str:
 def without_addresses(tables: Mapping[str, Any]) -> Tables:
     """Return tables in which sinks name only the host of an address, and show no template.
 
-    Whoever knows the whole address of a webhook can send messages to it.
+    With the whole address of a webhook anyone can send messages to it.
 
     >>> without_addresses({"sinks": [{"kind": "webhook", "url": "https://chat.example/in/k3y"}]})
     {'sinks': [{'kind': 'webhook', 'url': 'https://chat.example/…'}]}

@@ -1,4 +1,4 @@
-"""Exchange with a masked fleet: what this device saw is added up, and seen by nobody.
+"""Exchange with a masked fleet: what this device saw can be read in sums of several devices only.
 
 `push` stores a contribution in a file of this device; it travels as a delta behind masks when the
 fleet's next epoch collects (`privacy.masking`). `pull` returns the fleet's total without this

@@ -211,7 +211,7 @@ class Accounts:
     """Accounts and wall links: add, change, rotate, revoke; any thread may call.
 
     Whatever changes in an account ends its sessions. There is always an admin whose token does not
-    expire, so that nobody is locked out.
+    expire, so that admins cannot lock themselves out.
     """
 
     def __init__(

@@ -164,7 +164,7 @@ class FaultService:
         Args:
             name: The fleet.
             selection: Whose faults are wanted.
-            caller: Who asks.
+            caller: The device or person that asks.
             tag: The tag of the answer that the caller has.
 
         Raises:

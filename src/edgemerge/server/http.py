@@ -51,8 +51,8 @@ class IncompleteBodyError(EdgemergeError, ValueError):
 class Limits:
     """How much may be under way at once, and how long a request may take to arrive.
 
-    A caller is whoever has a token or is signed in. A guest has only an invitation, or signs in:
-    all guests share a small budget, so that they cannot keep anybody else waiting.
+    A caller has a token or is signed in. A guest has only an invitation, or signs in: all guests
+    share a small budget, so that they cannot keep others waiting.
     """
 
     max_bytes_in_flight: int = 256 * 2**20
@@ -95,7 +95,7 @@ class InFlight:
         Args:
             request: The request, whose caller was identified unless it is a guest's.
             cap: The most bytes to accept.
-            guest: Whether nobody was identified yet.
+            guest: Whether the caller was not identified yet.
         """
         declared = _content_length(request)
         if declared is not None and declared > cap:

@@ -1,8 +1,8 @@
 """Masked fleets: keys, cohorts and epochs; what the server stores and opens (`privacy.masking`).
 
 An epoch goes from collecting (uploads of members) to keeping (answers of keepers) to done or
-failed. It moves on when somebody asks or sends: at once when everybody has sent, else after the
-time that the cohort has for each of both. The deltas of a failed epoch come with a later one. The
+failed. It moves on with a request: at once when all members have sent, else after the time that the
+cohort has for each of both. The deltas of a failed epoch come with a later one. The
 server keeps one total for each cohort, of all its epochs; single uploads are deleted once it is
 opened. The total of the fleet is the sum of those of its cohorts, except of dropped ones.
 """

@@ -381,7 +381,7 @@ class ReleaseService:
 
         Args:
             name: The fleet.
-            selection: Who asks, and in which incarnation: what it saw in others comes back to it.
+            selection: The receiver and its incarnation: what it saw in others comes back to it.
             known: The tag of the answer that the caller has; then no bytes are returned.
             grouped: Whether to return one sum per pattern.
         """

@@ -287,7 +287,7 @@ class Service:
         return self.with_fingerprint(self.writer.write(change, fleet=name)), expires
 
     def check_invitation(self, invitation: str, name: str) -> None:
-        """Refuse an invitation that lets nobody in; a valid one is not used up."""
+        """Refuse an invitation that is unknown, used or expired; a valid one is not used up."""
         with self.database.reading() as tx:
             auth.check_invitation(tx, invitation, name, self.clock())
 
