@@ -5,9 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 
+from edgemerge.cli import fleet as commands
+from edgemerge.core.errors import UnavailableError
 from edgemerge.exchange.client import ReportClient
 from tests.cli.calls import clean_environment, failure
 from tests.server.reporting import NAMED, monitor, said
@@ -116,3 +119,21 @@ def follow(hub, fleet, report, tmp_path, first, *wanted):
     finally:
         following.kill()
         following.wait()
+
+
+def test_following_waits_longer_each_time_and_says_once_that_the_server_is_away(
+    monkeypatch, capsys
+):
+    away = UnavailableError("no server answers")
+    page = {"episodes": [], "next": 7.0, "more": False}
+    client, waits = Mock(), []
+    client.episodes.side_effect = [away, away, away, page, away, KeyboardInterrupt]
+    monkeypatch.setattr(commands, "sleep", waits.append)
+    with pytest.raises(KeyboardInterrupt):
+        commands._follow(client, "pumps", 3.0, None, interval_s=4.0, as_json=False)
+    asked = [call.kwargs["since"] for call in client.episodes.mock_calls]
+    assert asked == [3.0, 3.0, 3.0, 3.0, 7.0, 7.0]
+    assert waits[0] < 8.0 < waits[2] < 32.0
+    assert waits[3] == 4.0  # it answered
+    assert waits[4] < 8.0
+    assert capsys.readouterr().err.count("The server cannot be reached") == 2
