@@ -352,6 +352,51 @@ def test_an_episode_says_which_inputs_carry_it():
     assert watched.odd.nearest == "normal"
 
 
+def moved(watched, count, **moves):
+    """Take samples in which inputs, `x0` to `x3`, are moved."""
+    rows = watched.rows(count)
+    for name, move in moves.items():
+        rows[:, int(name[1:])] += move
+    return watched.take(rows)
+
+
+def test_an_episode_and_its_patterns_say_what_carried_their_own_highest_score():
+    watched = Watched().commissioned()
+    moved(watched, 48, x2=1.6)
+    moved(watched, 16, x0=0.7)  # the machine on its way back: less odd, and in another way
+    watched.ordinary(20)
+    (episode,) = watched.monitor.episodes
+    strong, weak = watched.monitor.odd_patterns.values()
+    assert episode.inputs[0][0] == strong.inputs[0][0] == 2
+    assert weak.inputs[0][0] == 0
+    assert strong.peak == episode.peak > 2.0 * weak.peak > 0.0
+
+
+def test_an_episode_that_has_ended_is_of_the_pattern_that_most_of_its_odd_samples_form():
+    watched = Watched().commissioned()
+    moved(watched, 48, x2=1.6)
+    (last,) = moved(watched, 16, x0=0.7)[-1:]
+    assert (last.alarm, last.pattern) == (True, "odd-2")  # what it is like now
+    watched.ordinary(20)
+    assert [episode.pattern for episode in watched.monitor.episodes] == ["odd-1"]
+    moved(watched, 16, x0=0.7)
+    watched.ordinary(20)  # each episode is counted by itself
+    assert [episode.pattern for episode in watched.monitor.episodes] == ["odd-1", "odd-2"]
+
+
+@pytest.mark.parametrize("before", [5, 43])  # in the middle of the first block, or of a later one
+def test_an_open_episode_is_continued_after_a_restart_as_if_there_had_been_none(before):
+    kept, again = Watched().commissioned(), Watched().commissioned()
+    for watched in (kept, again):
+        moved(watched, before, x2=1.6)
+    again.monitor = from_bytes(to_bytes(again.monitor))
+    for watched in (kept, again):
+        moved(watched, 22, x0=0.7)
+        watched.ordinary(20)
+    assert again.monitor.episodes == kept.monitor.episodes
+    assert again.monitor.status() == kept.monitor.status()
+
+
 def test_episodes_are_listed_until_they_are_acknowledged_and_have_ended():
     watched = Watched().commissioned()
     monitor = watched.monitor

@@ -198,3 +198,18 @@ def test_a_flipped_bit_is_refused_or_gives_a_monitor_that_works(chance, bit):
         return
     assert isinstance(monitor, Monitor)
     assert monitor.take(np.zeros(4), 1e6).at == 1e6
+
+
+def test_an_open_episode_that_an_older_version_saved_goes_on():
+    watched = Watched().commissioned()
+    watched.fault(13)
+    _, plain, tensors = parts_of(to_bytes(watched.monitor))
+    assert plain["block"], "in the middle of a block"
+    old = plain | {"open": True, "block": [at for at, _score in plain["block"]]}
+    again = Watched(monitor=from_bytes(packed(old, tensors)))
+    again.at = watched.at
+    rows = np.vstack([watched.rows(30, 0.6), watched.rows(20)])
+    again.take(rows)
+    watched.take(rows)
+    assert again.monitor.episodes == watched.monitor.episodes
+    assert again.odd.stats == watched.odd.stats

@@ -107,7 +107,8 @@ class Episode:
         peak: The highest score.
         samples: The samples in alarm.
         inputs: The inputs that carried the highest score, each with its share (1 is usual).
-        pattern: The pattern that its odd samples form, or None if they were too few.
+        pattern: The pattern that its odd samples form: while it is open the last of them, then
+            most of them; None if they were too few.
         acknowledged: Whether a person has seen it.
     """
 
@@ -307,7 +308,8 @@ class Monitor:
         self.first_rows: list[Array] = []  # rows of commissioning that are not learnt yet
         self.sketch = Thinned(COMMISSIONING_PER_HIDDEN * self.n_hidden)
         self.pending: list[tuple[int, float, Array, float]] = []  # odd: number, time, row, score
-        self.block: list[tuple[float, Array]] = []  # odd samples of the episode: time, row
+        self.block: list[tuple[float, Array, float]] = []  # odd of the episode: time, row, score
+        self.assigned: dict[int, int] = {}  # odd samples of the episode by number of pattern
         self.recent: list[Array] = []  # learnt samples to be scored under the snapshot
         self.drifts: deque[float] = deque(maxlen=DRIFT_BLOCKS)
         # is called with each row that is learnt one by one; not saved
@@ -713,7 +715,7 @@ class Monitor:
         if not episode.inputs:  # later each block explains itself
             episode.inputs = _largest(self.learner.explain(seen))
         episode.peak = max(episode.peak, seen.score)
-        self.block.append((at, seen.row))
+        self.block.append((at, seen.row, seen.score))
         if len(self.block) >= BLOCK_ROWS:
             self._assign_block(seen.pattern)
 
@@ -723,8 +725,8 @@ class Monitor:
         peak = max((score for *_, score in self.pending), default=0.0)
         self.episode = episode = Episode(self.numbers["episode"], began, peak=peak)
         self._keep_episode(episode)
-        self.block += [(time, row) for _, time, row, _ in self.pending]
-        self.pending = []
+        self.block += [(time, row, score) for _, time, row, score in self.pending]
+        self.pending, self.assigned = [], {}
         self._note("episode began", at, str(episode.number))
         return episode
 
@@ -735,6 +737,10 @@ class Monitor:
         if len(self.block) >= self.level.votes[0]:
             self._assign_block(None, episode)
         self.block = []
+        most = max(self.assigned, key=self.assigned.__getitem__, default=0)
+        for pattern in self.odd_patterns.values():
+            if pattern.number == most:
+                episode.pattern = pattern.name
         episode.ended = at
         self.limit.close(doubtful=self.drifted)
         self._note("episode ended", at, str(episode.number))
@@ -745,18 +751,21 @@ class Monitor:
         block, self.block = self.block, []
         if episode is None or self.learn == "always":
             return
-        rows = np.array([row for _, row in block])
+        rows = np.array([row for _, row, _ in block])
         projection = self.learner.projection
-        episode.inputs = _largest(self.learner.explain_together(rows))
+        peak, inputs = max(score for *_, score in block), self.learner.explain_together(rows)
         mean = self._residuals(rows).mean(0)
         found = self._alike(mean, [p for p in self.odd_patterns.values() if p.status != "normal"])
         if found is None:
             found = self._new_pattern(block[0][0])
             found.nearest = nearest
         found.add(rows, mean, Stats.of_rows(projection, rows), block[-1][0])
-        if episode.peak >= found.peak:
-            found.peak, found.inputs = episode.peak, episode.inputs
+        if peak >= found.peak:
+            found.peak, found.inputs = peak, _largest(inputs)
+        if peak >= episode.peak:
+            episode.inputs = _largest(inputs)
         episode.pattern = found.name
+        self.assigned[found.number] = self.assigned.get(found.number, 0) + len(rows)
         if found.stats.count >= 2.0 * found.compared:  # so it is compared a few times at most
             self._compare(found)
 

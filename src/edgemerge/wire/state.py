@@ -168,7 +168,7 @@ def monitor_to_bytes(monitor: Monitor) -> bytes:
         "first": _rows_tensor(monitor.first_rows, n),
         "sketch": _rows_tensor(monitor.sketch.rows, n),
         "pending": _rows_tensor([row for _, _, row, _ in monitor.pending], n),
-        "block": _rows_tensor([row for _, row in monitor.block], n),
+        "block": _rows_tensor([row for _, row, _ in monitor.block], n),
         "recent": _rows_tensor(monitor.recent, n),
     }
     if len(monitor.faults):
@@ -188,12 +188,12 @@ def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
         "limit": monitor.limit.state(),
         "level": monitor.level.state(),
         "episodes": [asdict(episode) for episode in monitor.episodes],
-        "open": monitor.episode is not None,
+        "open": None if monitor.episode is None else {"assigned": list(monitor.assigned.items())},
         "events": [asdict(event) for event in monitor.events],
         "drifts": list(monitor.drifts),
         "sketch": [monitor.sketch.stride, monitor.sketch.seen],
         "pending": [[number, at, score] for number, at, _, score in monitor.pending],
-        "block": [at for at, _ in monitor.block],
+        "block": [[at, score] for at, _, score in monitor.block],
         "odd": [
             {name: getattr(each, name) for name in ODD_FIELDS}
             | {"stride": each.rows.stride, "seen": each.rows.seen}
@@ -233,6 +233,8 @@ def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monit
     monitor.level.resume(plain["level"])
     monitor.episodes = [_episode(each) for each in plain["episodes"]]
     monitor.episode = monitor.episodes[-1] if plain["open"] else None
+    if isinstance(plain["open"], dict):  # older versions saved whether there is one
+        monitor.assigned = dict(plain["open"]["assigned"])
     monitor.events.extend(MonitorEvent(**each) for each in plain["events"])
     monitor.drifts.extend(plain["drifts"])
     monitor.first_rows = list(_checked_rows(tensors["first"], n))
@@ -240,7 +242,8 @@ def _build_monitor(plain: dict[str, Any], tensors: Tensors, limit: int) -> Monit
     _fill(monitor.sketch, _checked_rows(tensors["sketch"], n), *plain["sketch"])
     rows = zip(plain["pending"], _checked_rows(tensors["pending"], n), strict=True)
     monitor.pending = [(number, at, row, score) for (number, at, score), row in rows]
-    monitor.block = list(zip(plain["block"], _checked_rows(tensors["block"], n), strict=True))
+    rows = zip(map(_scored, plain["block"]), _checked_rows(tensors["block"], n), strict=True)
+    monitor.block = [(at, row, score) for (at, score), row in rows]
     monitor.faults = _known_faults(tensors.get("faults"), learner.projection, limit)
     sums = unpack_payload(tensors["odd"].tobytes(), limit=limit).parts
     for i, each in enumerate(plain["odd"]):
@@ -271,6 +274,11 @@ def _complete(plain: dict[str, Any], monitor: Monitor) -> None:
     if "number" not in plain:
         monitor.numbers["odd"] += 1
         plain["number"] = monitor.numbers["odd"]
+
+
+def _scored(entry: Any) -> tuple[float, float]:
+    """Return time and score of an odd sample; older versions saved the time alone."""
+    return tuple(entry) if isinstance(entry, list) else (entry, 0.0)
 
 
 def _episode(plain: dict[str, Any]) -> Episode:
