@@ -144,7 +144,10 @@ def test_a_fault_that_lasts_stays_an_alarm_and_is_known_by_its_name_after_a_revi
     assert fault.alarms == fault.samples - 2  # an alarm begins with the third odd sample
     assert fault.samples > 100
     assert (fault.found_as, fault.again) == ("odd-1", fault.kind)
-    assert fault.messages == tuple(f"{fault.device}: {e}" for e in ("alarm", "all clear", "alarm"))
+    assert fault.messages == tuple(
+        f"{fault.device}: {event}"
+        for event in ("alarm", "all clear", "alarm", f"alarm, most like {fault.kind}")
+    )
     assert len(set(fault.inputs)) == 3
     assert f"{fault.alarms} of its {fault.samples} samples are in alarm" in summary_text(outcome)
 

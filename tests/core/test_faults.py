@@ -64,6 +64,22 @@ def test_the_nearest_must_be_near_and_clearly_nearer_than_another_name(ratios, n
     assert rules._name([Likeness(n, "pump-1", None, r) for n, r in ratios]) == name
 
 
+def test_patterns_of_one_fault_that_differ_are_known_by_its_one_name():
+    one, other = fault("pump-3", first=50.0), fault("pump-3", "bearing (2)", place=0.35, first=60.0)
+    known = Faults.of([one, other, fault("pump-1", "leak")], SHARED)
+    assert [each.names for each in known if each.devices == ["pump-3"]] == [("bearing",)] * 2
+    assert [each.name for each in known.origins] == ["leak", "bearing", "bearing (2)"]
+    found = known.compare(sums(0.35, seed=1))
+    assert [each.name for each in found.ranked] == ["bearing", "bearing", "leak"]
+    assert found.name == "bearing"
+
+
+def test_patterns_of_one_fault_that_are_alike_are_added_up():
+    known = Faults.of([fault("pump-3"), fault("pump-3", "bearing (2)", place=0.6, seed=1)], SHARED)
+    [one] = known
+    assert (one.names, one.stats) == (("bearing",), sums(0.6) + sums(0.6, seed=1))
+
+
 NEAR = rules.MAX_RATIO, rules.MAX_SHIFT
 SAME = rules.SAME_RATIO, rules.SAME_MAX_SHIFT
 

@@ -669,7 +669,9 @@ def test_a_fault_names_later_alarms_and_is_not_learnt():
     assert watched.monitor.episodes[0].pattern == "worn bearing"
     results = watched.fault(40)
     assert results[-1].alarm
-    assert results[-1].pattern == "worn bearing"
+    assert results[-1].pattern == results[-1].fault == "worn bearing"
+    words = watched.monitor.fault_words(watched.monitor.episodes[-1])
+    assert words == "most like worn bearing, named on this device"
     assert watched.odd.stats.count > 80
     assert watched.odd.status == "fault"
 
@@ -756,7 +758,29 @@ def test_decisions_that_cannot_be_are_refused_and_change_nothing():
     assert (monitor.status(), watched.kinds) == before
 
 
-def test_a_fault_cannot_take_the_name_of_another_nor_a_new_pattern_that_of_a_fault():
+def test_several_patterns_can_be_of_one_fault_and_all_but_the_first_have_a_number():
+    watched = reviewed()
+    monitor = watched.monitor
+    for moves in ({"x0": -1.6}, {"x1": 1.6}):
+        moved(watched, 40, **moves)
+        watched.ordinary(10)
+    own = [monitor.odd_patterns[f"odd-{i}"].stats for i in (1, 2, 3)]
+    monitor.review("odd-1", "fault", name="bearing")
+    monitor.review("odd-2", "fault", name="bearing")
+    monitor.review("odd-3", "fault", name="bearing (2)")
+    assert list(monitor.odd_patterns) == ["bearing", "bearing (2)", "bearing (3)"]
+    assert [pattern.stats for pattern in monitor.odd_patterns.values()] == own
+    result = moved(watched, 40, x0=-1.6)[-1]
+    assert (result.pattern, result.fault) == ("bearing (2)", "bearing")
+    watched.ordinary(10)
+    monitor.review("bearing (2)", "undo")
+    assert monitor.episodes[-1].pattern == "odd-2"
+    assert list(monitor.odd_patterns) == ["bearing", "odd-2", "bearing (3)"]
+    monitor.review("odd-2", "fault", name="bearing")
+    assert list(monitor.odd_patterns) == ["bearing", "bearing (2)", "bearing (3)"]
+
+
+def test_a_fault_cannot_take_the_name_of_a_pattern_nor_a_new_pattern_that_of_a_fault():
     watched = reviewed()
     monitor = watched.monitor
     monitor.review("odd-1", "fault", name="odd-2")
@@ -764,9 +788,10 @@ def test_a_fault_cannot_take_the_name_of_another_nor_a_new_pattern_that_of_a_fau
     watched.ordinary(10)
     assert list(monitor.odd_patterns) == ["odd-2", "odd-3"]
     assert monitor.odd_patterns["odd-2"].status == "fault"
-    with pytest.raises(SettingError, match="found the name 'odd-2' of another pattern"):
-        monitor.review("odd-3", "fault", name="odd-2")
-    assert monitor.odd_patterns["odd-3"].status == "unreviewed"
+    monitor.review("odd-2", "undo")
+    with pytest.raises(SettingError, match="found the name 'odd-3' of another pattern"):
+        monitor.review("odd-1", "fault", name="odd-3")
+    assert monitor.odd_patterns["odd-1"].status == "unreviewed"
 
 
 @LEARNERS

@@ -16,6 +16,7 @@ worse than none.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -40,6 +41,18 @@ SAME_RATIO, SAME_MAX_SHIFT = 1.1, 1.2  # likewise; up to this ratio a larger shi
 MAX_UNEXPLAINED = 2.0  # of a pattern's variance, by its own readout
 MIN_MARGIN = 1.1  # between the ratios of the nearest fault and of the next that has another name
 NAMING_SAMPLES_PER_HIDDEN = 2.0  # samples of a pattern from which it is compared
+
+
+def fault_name(pattern: str) -> str:
+    """Return what a fault is called; of several patterns of one fault the others have a number.
+
+    Args:
+        pattern: The name of the pattern.
+
+    >>> fault_name("bearing"), fault_name("bearing (2)")
+    ('bearing', 'bearing')
+    """
+    return re.sub(r"(?<=.) \(\d+\)$", "", pattern)
 
 
 class FaultOrigin(NamedTuple):
@@ -91,7 +104,8 @@ class KnownFault:
     def names(self) -> tuple[str, ...]:
         """Its names: the most frequent first, of equals the one that was given first."""
         found = sorted(self.origins, key=lambda origin: origin.age)
-        return tuple(name for name, _ in Counter(each.name for each in found).most_common())
+        given = dict.fromkeys((each.device, fault_name(each.name)) for each in found)
+        return tuple(name for name, _ in Counter(name for _, name in given).most_common())
 
     @property
     def name(self) -> str:
@@ -168,7 +182,7 @@ class FaultName:
 
     Args:
         name: The name of the fault, or None if it is like none of them.
-        ranked: The nearest faults, the most alike first.
+        ranked: The nearest faults, the most alike first; none if a person named the pattern itself.
         known: The number of faults that it was compared with.
     """
 
@@ -185,6 +199,8 @@ class FaultName:
         'most like bearing, first seen on pump-3, ratio 1.04; then leak of pump-1, 8.2'
         >>> FaultName(None, ranked[1:], 1).words
         'unlike the only known fault; nearest: leak of pump-1, 8.2'
+        >>> FaultName("bearing", (), 0).words
+        'most like bearing, named on this device'
         """
         ranked = [each.words for each in self.ranked]
         if self.name is None:
@@ -194,6 +210,8 @@ class FaultName:
                 else f"like none of the {self.known} known faults"
             )
             return "; ".join([words, *([f"nearest: {ranked[0]}"] if ranked else [])])
+        if not ranked:
+            return f"most like {self.name}, named on this device"
         best = self.ranked[0]
         words = f"most like {self.name}, first seen on {best.device}, ratio {best.ratio:.3g}"
         return "; then ".join([words, *ranked[1:]])
@@ -274,7 +292,7 @@ class Faults:
         for fault in faults:
             must_be_of_kind(fault, "fault")
         for fault in _fair_share([each for each in faults if each.samples]):
-            by_name.setdefault(fault.pattern, []).append(fault)
+            by_name.setdefault(fault_name(fault.pattern), []).append(fault)
         named = [found for name in sorted(by_name) for found in group(by_name[name])]
         # Two people may have given one fault two names: only the same numbers tell.
         sums = [Contribution(f"{i:09}", found.stats, 0) for i, found in enumerate(named)]

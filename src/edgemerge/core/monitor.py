@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from edgemerge.core.bank import Bank
 from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
 from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
-from edgemerge.core.faults import FaultName, Faults, can_compare
+from edgemerge.core.faults import FaultName, Faults, can_compare, fault_name
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.limit import FIXED_LIMIT, AlarmLevel, Limit, scores_without_blocks, seconds_of
 from edgemerge.core.patterns import outlyingness
@@ -82,7 +82,8 @@ class Result:
         pattern: In an alarm the pattern that the odd samples form, once it is known; else the
             normal pattern that the sample belongs to.
         episode: The number of the open episode, or None.
-        fault: In an alarm the name of the known fault that its pattern is most like, or None.
+        fault: In an alarm the name of the known fault that its pattern is most like, or else the
+            one that a person here gave to it, or None.
     """
 
     at: float
@@ -792,7 +793,9 @@ class Monitor:
                 pattern.compared = pattern.stats.count
 
     def fault_of(self, episode: Episode) -> str | None:
-        """Return the name of the known fault that an episode is most like, or None.
+        """Return the name of the fault that an episode is most like, or None.
+
+        If what other devices named is not like it, that is the name that its pattern was given.
 
         Args:
             episode: One of this monitor.
@@ -801,7 +804,7 @@ class Monitor:
         return like.name if like else None
 
     def fault_words(self, episode: Episode) -> str | None:
-        """Return which known fault an episode is most like, in words; None if not compared yet.
+        """Return which fault an episode is most like, in words; None if not compared yet.
 
         Args:
             episode: One of this monitor.
@@ -813,6 +816,8 @@ class Monitor:
         pattern = self.odd_patterns.get(episode.pattern or "")
         if pattern is None or pattern.status in ("normal", "dismissed"):
             return None  # a person has decided that it is no fault
+        if pattern.status == "fault" and (pattern.like is None or pattern.like.name is None):
+            return FaultName(fault_name(pattern.name), (), len(self.faults))
         return pattern.like
 
     def _plain_like(self, episode: Episode) -> dict[str, Any] | None:
@@ -895,7 +900,8 @@ class Monitor:
             decision: "approve" makes it normal, "fault" gives it a name that later alarms carry,
                 "dismiss" hides it; "undo" makes it unreviewed again, to the last bit, under the
                 name that it had.
-            name: What to call the fault.
+            name: What to call the fault. If another pattern is the same fault, this one gets a
+                number besides, such as "bearing (2)", and its alarms say "bearing" too.
 
         Raises:
             UnknownError: There is no such pattern.
@@ -912,7 +918,7 @@ class Monitor:
         if decision == "approve":
             self._approve(found)
         elif decision == "fault":
-            self._rename(found, name or pattern)
+            self._rename(found, self._numbered(name or pattern, found))
             found.status = "fault"
         elif decision == "dismiss":
             found.status = "dismissed"
@@ -962,6 +968,14 @@ class Monitor:
         if found.status == "fault" and found.number and name not in self.odd_patterns:
             self._rename(found, name)
         found.status, found.into = "unreviewed", ""
+
+    def _numbered(self, name: str, found: OddPattern) -> str:
+        """Return the name, with a number if other patterns are the same fault."""
+        faults = [p.name for p in self.odd_patterns.values() if p.status == "fault"]
+        free, number = name, 2
+        while free in faults and free != found.name:
+            free, number = f"{fault_name(name)} ({number})", number + 1
+        return free
 
     def _rename(self, found: OddPattern, name: str) -> None:
         must_be_name("pattern", name)
