@@ -88,6 +88,8 @@ def test_without_a_header_columns_are_called_by_their_number():
         ("1;2\n3;4\n", "line 2: found '3;4', expected a number"),
         ("\x00\x01\n\x02\n", "line 2: found"),
         ("time,flow,heat\n08:00,1,2\n", r"\(column time\): .* out: --columns flow,heat"),
+        ("time,a (°C)\n08:00,1\n", r"out: --columns 'a \(°C\)'$"),
+        ("a,b\n1,2\n,4\n", r"line 3: found '', .* skip them: .* --skip-bad-rows"),
         ("a;b\n1;2\n", "reads CSV with commas, and the line has ';'"),
     ],
 )

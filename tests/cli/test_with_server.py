@@ -136,6 +136,9 @@ def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):
     made = hub.told("create", "ranged", "--range-from", tmp_path / "samples.csv", "--n-hidden", 8)
     rows = np.loadtxt(tmp_path / "samples.csv", delimiter=",")
     assert made["fingerprint"] == Projection.of_data(rows, n_hidden=8).fingerprint
+    chosen = ("--range-from", tmp_path / "samples.csv", "--n-hidden", 8, "--columns", "1,3")
+    made = hub.told("create", "chosen", *chosen)
+    assert made["fingerprint"] == Projection.of_data(rows[:, [0, 2]], n_hidden=8).fingerprint
 
 
 def test_a_device_enrols_once_with_an_invitation_in_a_file(hub, fleet, tmp_path):

@@ -102,6 +102,13 @@ def make_source(config: Config, projection: Projection | None = None) -> Source:
     return source if settings.rate_hz is None else RateLimitedSource(source, settings.rate_hz)
 
 
+def make_file_source(config: Config) -> Source:
+    """Make a source that reads the file once, as fast as possible, also one that grows."""
+    settings = config.source
+    kind = settings.format if settings.kind == "tail" else settings.kind
+    return make_source(replace(config, source=replace(settings, kind=kind, rate_hz=None)))
+
+
 def _row_format(settings: SourceConfig, columns: Sequence[Column], width: int | None) -> RowFormat:
     kind = settings.kind
     if settings.time_zone is not None:

@@ -601,6 +601,7 @@ MAX_LINE_BYTES = 65536
 LOG_INTERVAL_S = 60.0
 
 logger = logging.getLogger(__name__)
+logger.addHandler(logging.NullHandler())  # where there is no log, the counts say it
 
 
 class Line(NamedTuple):

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from ctypes import CDLL
-from dataclasses import replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -473,14 +472,15 @@ def _check_two_times(
 
 def check_rows(config: Any) -> Iterator[Finding]:
     """Check whether the first rows of the source's file can be read as the agent does."""
-    from edgemerge.agent.factory import make_quality
+    from edgemerge.agent.factory import make_file_source, make_quality
     from edgemerge.agent.sync import Clocks
 
     if config.source.kind not in ("csv", "jsonl", "tail"):
         return
     # Of the rows themselves; time stands still here.
     quality = make_quality(config, Clocks(wall=lambda: 0.0, steady=lambda: 0.0))
-    source, read = _file_source(config), 0
+    source: Any = make_file_source(config)
+    read = 0
     enough = _Enough(lambda: read + source.skipped)
     try:
         for reading in source.read(enough):
@@ -548,19 +548,11 @@ def check_range(config: Any) -> Iterator[Finding]:
     yield Finding(level, about, words, advice)
 
 
-def _file_source(config: Any) -> Any:
-    from edgemerge.agent.factory import make_source
-
-    kind = config.source.format if config.source.kind == "tail" else config.source.kind
-    # a file that grows is read up to its end, and as fast as possible
-    return make_source(replace(config, source=replace(config.source, kind=kind, rate_hz=None)))
-
-
 def _samples_of(config: Any) -> Iterator[Any]:
-    from edgemerge.agent.factory import make_features
+    from edgemerge.agent.factory import make_features, make_file_source
 
     features = make_features(config)
-    for reading in _file_source(config).read(Event()):
+    for reading in make_file_source(config).read(Event()):
         sample = features.push(reading.values)
         if sample is not None:
             yield sample

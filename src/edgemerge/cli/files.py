@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from itertools import chain
@@ -20,6 +22,7 @@ import click
 from edgemerge.cli.group import CommandError, ExitCode, example, needs, one_line, option
 from edgemerge.cli.options import FILE, build_projection, projection_of, projection_options
 from edgemerge.cli.output import (
+    format_time,
     format_value,
     headings,
     json_option,
@@ -804,10 +807,12 @@ def parse_number_or_words(
 @click.command(
     epilog=example(
         "edgemerge replay pump.csv --limit 4",
+        "edgemerge replay pump.toml --limit 5",
         'edgemerge replay pump.csv --false-alarms "1 per week" --interval-s 60',
     )
 )
-@click.argument("samples", type=CSV_PATH)
+@click.argument("samples", type=CSV_PATH, metavar="SAMPLES|CONFIG.toml")
+@click.option("--device", metavar="NAME", help="The device, if CONFIG.toml has several.")
 @columns_option
 @click.option(
     "--limit",
@@ -853,21 +858,29 @@ def parse_number_or_words(
     type=click.FloatRange(min=0.0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Seconds between two samples, for promises and times.",
+    help="Seconds between two samples that have no time, for promises and times.",
 )
 @projection_options
 @json_option
 def replay(samples: str, *, as_json: bool, **settings: Any) -> None:
     """Show what a limit would have done on recorded samples.
 
-    SAMPLES is a CSV file, or - for standard input. A monitor takes its rows one after the other, as
-    in an agent: it learns the first ones, then watches. Printed are the episodes, by number of
-    sample, and how many episodes other limits would have raised on the same scores. Nothing is
-    saved.
+    SAMPLES is a CSV file of numbers, or - for standard input. A monitor takes its rows one after
+    the other, as in an agent: it learns the first ones, then watches. Printed are the episodes, by
+    number of sample, and how many episodes other limits would have raised on the same scores.
+    Nothing is saved. Without a projection the range of the inputs is taken from the samples.
 
-    Without a projection the range of the inputs is taken from the samples themselves.
+    With an agent's CONFIG.toml, such as `edgemerge init` writes, the rows of its file are read as
+    the agent reads them, with its features, projection and settings, and episodes have times.
+    --limit, --false-alarms, --votes, --learner, --learn and --commissioning go over its settings.
     """
-    result = _replay(samples, settings)
+    device = settings.pop("device")
+    if Path(samples).suffix == ".toml":
+        result = _replay_agent(Path(samples), device, settings)
+    elif device is not None:
+        raise CommandError(f"found --device, and {Path(samples).name} is no CONFIG.toml")
+    else:
+        result = _replay(samples, settings)
     if as_json:
         print_json(result)
         return
@@ -884,32 +897,105 @@ def replay(samples: str, *, as_json: bool, **settings: Any) -> None:
 def _replay(samples: str, settings: dict[str, Any]) -> dict[str, Any]:
     from edgemerge.core.bank import Bank
     from edgemerge.core.detector import Detector
-    from edgemerge.core.limit import Counts
     from edgemerge.core.monitor import Monitor
 
     interval_s, kind = settings.pop("interval_s"), settings.pop("learner")
     options = {name: settings.pop(name) for name in OTHER}
     projection = _projection(samples, settings)
     monitor = Monitor((Bank if kind == "bank" else Detector)(projection), **options)
-    counts, taken, ready, before = Counts(), 0, 0, 0.0
     names = projection.names or ()
     with open_csv(samples, "replaying", columns=settings["columns"], expected=names) as rows:
-        for taken, x in enumerate(chain.from_iterable(rows), 1):
-            result = monitor.take(x, taken * interval_s)
-            if result.ready:
-                ready += 1
-                counts.add(before, result.level)
-                before = result.level
-        names = rows.names
-    _must_be_watching(samples, monitor, taken)
-    status = monitor.status()
+        numbered = enumerate(chain.from_iterable(rows), 1)
+        watched = _watch(monitor, ((x, number * interval_s) for number, x in numbered))
+    _must_be_watching(samples, monitor, watched["samples"])
+    return _replayed(monitor, watched, rows.names, lambda at: round(at / interval_s))
+
+
+def _replay_agent(path: Path, device: str | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """Replay the file of an agent's source; `settings` that were given go over its own."""
+    from threading import Event
+
+    from edgemerge.agent import factory
+    from edgemerge.agent.config import read_config
+    from edgemerge.cli.agent import effective_config
+
+    config, _, _ = effective_config(read_config(path, environment=os.environ, device=device))
+    config = _with_options(config, settings)
+    if config.projection is None:
+        raise CommandError(
+            f"{path} has no [projection]: add file = ..., with what `edgemerge init` wrote"
+        )
+    if config.source.path is None:
+        kind = {"stdin": "standard input"}.get(config.source.kind, config.source.kind)
+        raise CommandError(f"{path} reads {kind}, expected a file: give a CSV file of its readings")
+    monitor = factory.make_monitor(config, config.projection)
+    features, source = factory.make_features(config), factory.make_file_source(config)
+    interval_s, timed = settings["interval_s"], False
+    read: Sequence[str] = ()
+
+    def samples() -> Iterator[tuple[Any, float]]:
+        nonlocal read, timed
+        number = 0
+        for reading in source.read(Event()):
+            sample = features.push(reading.values)
+            if sample is not None:
+                number, read, timed = number + 1, reading.names or (), reading.at is not None
+                yield sample, number * interval_s if reading.at is None else reading.at
+
+    watched = _watch(monitor, samples())
+    _must_be_watching(str(path), monitor, watched["samples"])
+    names = factory.input_names(config, config.projection, read)
+    skipped = {name: getattr(source, name) for name in ("skipped", "why_skipped")}
+    moment = format_time if timed else lambda at: round(at / interval_s)
+    return _replayed(monitor, watched, names, moment) | skipped
+
+
+def _with_options(config: Any, settings: dict[str, Any]) -> Any:
+    """Return an agent's configuration with the options that were given in place of its settings."""
+    context, own = click.get_current_context(), (*OTHER, "learner", "interval_s")
+    given = {
+        name: value
+        for name, value in settings.items()
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+    for each in context.command.params:
+        if each.name in given and each.name not in own:
+            raise CommandError(
+                f"found {each.opts[0]} with a configuration, which says that itself: leave it out"
+            )
+    if "limit" in given or "false_alarms" in given:
+        given = {"limit": None, "false_alarms": None} | given
+    learner = replace(config.learner, kind=given.get("learner", config.learner.kind))
+    changed = {name: given[name] for name in OTHER if name in given}
+    return replace(config, learner=learner, monitor=replace(config.monitor, **changed))
+
+
+def _watch(monitor: Any, samples: Iterable[tuple[Any, float]]) -> dict[str, Any]:
+    """Give samples with their times to a monitor; return how many, and the counts of levels."""
+    from edgemerge.core.limit import Counts
+
+    counts, taken, ready, before = Counts(), 0, 0, 0.0
+    for x, at in samples:
+        result = monitor.take(x, at)
+        taken += 1
+        if result.ready:
+            ready += 1
+            counts.add(before, result.level)
+            before = result.level
+    return {"samples": taken, "watched": ready, "counts": counts}
+
+
+def _replayed(
+    monitor: Any, watched: dict[str, Any], names: Sequence[str], moment: Callable[[float], Any]
+) -> dict[str, Any]:
+    status, counts = monitor.status(), watched["counts"]
     return {
-        "samples": taken,
-        "watched": ready,
+        "samples": watched["samples"],
+        "watched": watched["watched"],
         "outside": status["outside"],
         "drift": status["drift"],
         "limit": status["limit"],
-        "episodes": [_episode(each, names, interval_s) for each in monitor.episodes],
+        "episodes": [_episode(each, names, moment) for each in monitor.episodes],
         "limits": [
             {"limit": each, "episodes": counts.episodes(each)}
             for each in sorted({*SHOWN_LIMITS, status["limit"]["value"]})
@@ -942,11 +1028,11 @@ def _must_be_watching(samples: str, monitor: Any, taken: int) -> None:
         )
 
 
-def _episode(each: Any, names: list[str], interval_s: float) -> dict[str, Any]:
+def _episode(each: Any, names: Sequence[str], moment: Callable[[float], Any]) -> dict[str, Any]:
     return {
         "episode": each.number,
-        "began": round(each.began / interval_s),
-        "ended": None if each.ended is None else round(each.ended / interval_s),
+        "began": moment(each.began),
+        "ended": None if each.ended is None else moment(each.ended),
         "samples": each.samples,
         "peak": float(f"{each.peak:.4g}"),
         "pattern": each.pattern,
@@ -961,4 +1047,6 @@ def _summary(result: dict[str, Any]) -> str:
     words += f"limit {limit_words(result['limit'])}"
     if result["outside"]:
         words += f"; {result['outside']:,} samples far outside the projection's range"
+    if result.get("skipped"):
+        words += f"; {result['skipped']:,} rows were skipped, the last: {result['why_skipped']}"
     return words

@@ -39,6 +39,7 @@ from edgemerge.cli.output import (
     remark,
     remark_first_total,
 )
+from edgemerge.cli.samples import columns_option
 from edgemerge.core.errors import RejectedError, SettingError, UnavailableError
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def fleet() -> None:
 @click.command(epilog=example("edgemerge fleet create pumps --range-from monday.csv --n-hidden 64"))
 @click.argument("name", metavar="FLEET")
 @projection_options
+@columns_option
 @click.option(
     "--reads",
     type=click.Choice(["totals", "contributions", "masked"]),
@@ -208,12 +210,12 @@ def create(
     if invite is not None:
         check_device_name(invite)
     noise = {key: settings.pop(key) for key in NOISE_OPTIONS}
-    centred_on = noise["centred_on"]
-    if centred_on and any(value is not None for value in settings.values()):
+    centred_on, columns = noise["centred_on"], settings.pop("columns")
+    if centred_on and (columns or any(value is not None for value in settings.values())):
         raise CommandError(
             "found --centred-on together with settings of a projection, expected one of them"
         )
-    projection = None if centred_on else build_projection(columns=[], **settings)
+    projection = None if centred_on else build_projection(columns=columns, **settings)
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
         agreed = projection or client.projection(centred_on)
         options = {"reads": reads, "least": least, "growing": growing, "trust": trust}

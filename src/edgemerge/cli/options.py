@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -174,7 +175,7 @@ def _remark_times(X: Any, names: Sequence[str]) -> None:
         words = " and ".join(name for name in names if name not in rest)
         remark(
             f"note: as a time or a counter does, {words} only rises; if it is no reading, leave "
-            f"it out: --columns {','.join(rest)}"
+            f"it out: --columns {quote(','.join(rest))}"
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 
 import click
@@ -17,6 +18,10 @@ from edgemerge.core.errors import SampleError
 
 READ_BYTES = 65_536  # at most per read
 MAX_LINE_BYTES = 2**20  # as in `edgemerge.bulk.csv_file`, which needs pyarrow
+# Loggers and Windows programs write other tables, with other encodings, times and empty cells.
+INIT_ADVICE = (
+    "`edgemerge init` writes a configuration that reads it, for `edgemerge agent` and `replay`"
+)
 UTF8_BOM = b"\xef\xbb\xbf"  # some programs write it at the start of a file
 
 CSV_PATH = click.Path(dir_okay=False, allow_dash=True)
@@ -119,20 +124,28 @@ class CsvReader:
         value = _number_or_nan(cells[i])
         if isfinite(value):
             return value
-        advice = "remove such lines, or choose columns of numbers with --columns"
-        numbers = [j for j in self._used or () if isfinite(_number_or_nan(cells[j]))]
-        if numbers and self._header:
-            names = ",".join(self._header[j].strip() for j in numbers)
-            advice = f"remove such lines, or leave that column out: --columns {names}"
-        elif len(cells) == 1 and (marks := [mark for mark in ";\t|" if mark in cells[0]]):
-            advice = (
-                f"this command reads CSV with commas, and the line has {marks[0]!r}; "
-                "`edgemerge init` and `agent` read such files"
-            )
         name = f" (column {self._header[i].strip()})" if self._header and len(cells) > 1 else ""
         raise SampleError(
-            f"line {self._line}: found {cells[i][:80]!r}, expected a number{name}: {advice}"
+            f"line {self._line}: found {cells[i][:80]!r}, expected a number{name}: "
+            + self._advice(cells, i)
         )
+
+    def _advice(self, cells: list[str], i: int) -> str:
+        """Say what to do about a cell that is no number."""
+        if not cells[i].strip():
+            return (
+                "remove such lines, or skip them: `learn` and `score` do with --skip-bad-rows, an "
+                "agent and `replay CONFIG.toml` always do"
+            )
+        numbers = [j for j in self._used or () if isfinite(_number_or_nan(cells[j]))]
+        if numbers and self._header:
+            names = quote(",".join(self._header[j].strip() for j in numbers))
+            return f"remove such lines, or leave that column out: --columns {names}"
+        if len(cells) == 1 and (marks := [mark for mark in ";\t|" if mark in cells[0]]):
+            return (
+                f"this command reads CSV with commas, and the line has {marks[0]!r}; {INIT_ADVICE}"
+            )
+        return "remove such lines, or choose columns of numbers with --columns"
 
 
 def _number_or_nan(cell: str) -> float:
@@ -182,4 +195,4 @@ def _decode_line(line: bytes) -> str:
     try:
         return line.decode().rstrip("\r")
     except UnicodeDecodeError as error:
-        raise SampleError(f"found {line[:40]!r}, expected CSV in UTF-8") from error
+        raise SampleError(f"found {line[:40]!r}, expected CSV in UTF-8; {INIT_ADVICE}") from error
