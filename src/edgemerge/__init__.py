@@ -2,7 +2,7 @@
 
 Names are imported when they are first used, so that `edgemerge --help` does not wait for numpy and
 the command line can set the number of BLAS threads before numpy reads it. `MqttExchange` needs the
-extra `mqtt`.
+extra `mqtt`, so `from edgemerge import *` leaves it out.
 """
 
 from importlib import import_module
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from edgemerge.core.stats import Stats, elm
     from edgemerge.exchange.folder import FolderExchange
     from edgemerge.exchange.http import HttpExchange
-    from edgemerge.exchange.mqtt import MqttExchange
+    from edgemerge.exchange.mqtt import MqttExchange as MqttExchange
     from edgemerge.exchange.peer import PeerExchange
     from edgemerge.exchange.protocol import MemoryExchange
     from edgemerge.files import load, save
@@ -79,7 +79,6 @@ __all__ = [
     "Merged",
     "MismatchError",
     "Monitor",
-    "MqttExchange",
     "PeerExchange",
     "Projection",
     "Readout",

@@ -12,6 +12,7 @@ import edgemerge
 from edgemerge import Detector, FormatError, Projection, Stats, decode, encode, load, save
 from edgemerge.core import errors
 from edgemerge.exchange.protocol import Exchange
+from tests.cli.calls import started
 
 SHARED = Projection(n_inputs=2, n_hidden=3)
 ERRORS = [
@@ -22,7 +23,7 @@ ERRORS = [
 FUNCTIONS = [name for name in edgemerge.__all__ if inspect.isfunction(getattr(edgemerge, name))]
 CLASSES = [name for name in edgemerge.__all__ if name not in {*FUNCTIONS, *ERRORS}]
 PROTOCOLS = [name for name in CLASSES if getattr(getattr(edgemerge, name), "_is_protocol", False)]
-REMOTE = ["HttpExchange", "MqttExchange"]  # need a server: their examples are in the how-tos
+REMOTE = ["HttpExchange"]  # needs a server: its examples are in the how-tos
 METHODS = [
     f"{name}.{method}"
     for name in CLASSES
@@ -112,8 +113,22 @@ def test_every_error_is_public():
 
 
 def test_all_names_are_there():
-    assert all(hasattr(edgemerge, name) for name in edgemerge.__all__)
-    assert sorted(edgemerge.__all__) == sorted(edgemerge._MODULES)
+    assert all(hasattr(edgemerge, name) for name in edgemerge._MODULES)
+    assert sorted([*edgemerge.__all__, "MqttExchange"]) == sorted(edgemerge._MODULES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from edgemerge import *; print(Detector.__name__)", "Detector"),
+        ("import inspect; print('Bank' in dict(inspect.getmembers(edgemerge)))", "True"),
+        ("import pydoc; print('class Monitor' in pydoc.plaintext.document(edgemerge))", "True"),
+    ],
+)
+def test_all_names_can_be_imported_and_read_about_without_an_extra(line, found):
+    without = "import sys; sys.modules |= dict.fromkeys(('paho', 'cryptography', 'river'))"
+    assert started(f"{without}; import edgemerge; {line}").strip() == found
 
 
 def test_another_kind_than_was_asked_for_is_refused(tmp_path):
