@@ -89,6 +89,28 @@ def test_an_attack_is_refused_with_a_reason(name, apart):
     assert not low <= level_ratio(OWN, ATTACKS[name]) <= high
 
 
+FEW_INPUTS = Projection(n_inputs=4, n_hidden=32)  # as `init` proposes: it explains noise, too
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("sensors", [0.04, 0.06])
+def test_where_even_noise_is_explained_honest_parts_of_what_a_machine_does_pass(seed, sensors):
+    rng = np.random.default_rng(seed)
+
+    def seen(low, high, rows=600):
+        load = rng.uniform(low, high, (rows, 1))
+        whole = 0.6 * np.hstack([load, load, (0.8 + 0.05 * seed) * load, load**2])
+        return Stats.of(FEW_INPUTS, whole + rng.normal(0.0, sensors, (rows, 4)))
+
+    assert unexplained_noise(FEW_INPUTS) < 0.03
+    check = LevelCheck({"normal": seen(-0.9, 0.9)}, apart=True)
+    parts = [seen(low, low + 0.4) for low in np.arange(-0.9, 0.6, 0.2)]
+    assert [check.reason(part) for part in parts] == [""] * len(parts)
+    for reach in (1.0, 0.5):
+        odd = Stats.of(FEW_INPUTS, rng.uniform(-reach, reach, (1000, 4)))
+        assert check.reason(odd)
+
+
 @pytest.mark.parametrize("kind", [Detector, Bank])
 @pytest.mark.parametrize("name", HARMLESS)
 def test_sums_with_too_low_a_usual_loss_pass_and_neither_hide_nor_cause_an_alarm(name, kind):

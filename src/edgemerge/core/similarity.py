@@ -587,7 +587,9 @@ class LevelCheck:
     does. For a detector it is also enough that the level of all sums together is about that of own
     samples. What a readout explains no better than noise is refused if its usual loss is above own
     ones, unless own patterns are like noise, too; likewise what has as much in every direction as
-    samples that are mixed with noise. A usual loss that is too low does no harm.
+    samples that are mixed with noise. Where a readout leaves less than half of noise unexplained,
+    as with few inputs, honest parts of what a machine does can leave more, so only what is 3 times
+    above own ones is called noise there. A usual loss that is too low does no harm.
 
     It is a `rule` of a `Selection`. Nothing is reweighted: a contribution is in a sum as it is, or
     not at all. True sums of bad samples pass; no number tells them from those of another pattern.
@@ -648,7 +650,8 @@ class LevelCheck:
         own = max(each.unexplained for each in self._profiles)
         found, limit = min(profile.unexplained, 1.0), NOISE_SHARE * noise
         can_tell = profile.known and own <= MAX_OWN_SHARE * noise
-        if loss > own_loss and can_tell and found > limit:
+        least = own_loss if noise >= MIN_NOISE else LEVEL_FACTOR * own_loss
+        if loss > least and can_tell and found > limit:
             return (
                 f"found that {found:.0%} of the variance is unexplained, expected {limit:.0%} at "
                 "most: these sums look like noise"
