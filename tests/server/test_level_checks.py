@@ -13,6 +13,7 @@ from edgemerge.core.similarity import LevelCheck, Profile
 from edgemerge.server import fleets
 from edgemerge.server.contributions import list_stored
 from edgemerge.server.main import create_app
+from edgemerge.server.releases import EVERY_DEVICE
 from tests.server.signing_in import Page
 from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, SHARED, generator, note
@@ -180,3 +181,24 @@ def test_the_pages_name_who_is_left_out_by_whom_and_why(world):
     world.told(ME)
     assert "Left out" not in section("pump-1", "part-sources")
     assert "leaves out" not in section("pump-9", "part-shared")
+
+
+@pytest.mark.parametrize("receivers", [["pump-1"], ["pump-1", "pump-2"], [EVERY_DEVICE]])
+def test_the_merge_page_says_of_each_contribution_who_leaves_it_out_and_why(world, receivers):
+    operator = Visitor(create_app(world.service))
+    operator.sign_in(world.operator_token)
+    world.put(noise("pump-9"))
+    for receiver in receivers:
+        key = "pump-9", 0, "normal"
+        world.service.pull_service.checks.record(FLEET, receiver, {key: "found noise"})
+    page = Page(operator.get(f"/ui/fleets/{FLEET}/merge").text)
+    rows = [text for a, text in page.all("tr") if "Exclude" in text]
+    (left_out,) = [text for text in rows if "left out" in text]
+    who = {("pump-1",): "1 device", ("pump-1", "pump-2"): "2 devices"}
+    assert left_out.startswith("pump-9")
+    assert f"by {who.get(tuple(receivers), 'every device')}: found noise" in left_out
+    assert all("included" in text for text in rows if text is not left_out)
+    page = Page(operator.get(f"/ui/fleets/{FLEET}/devices/pump-9").text)
+    (shared,) = [text for a, text in page.all("section") if a.get("id") == "part-shared"]
+    words = {1: "1 device leaves out what", 2: "2 devices leave out what"}[len(receivers)]
+    assert ("No device gets what" if receivers == [EVERY_DEVICE] else words) in shared

@@ -33,9 +33,10 @@ from edgemerge.server.dashboard.sign_in import (
     ViewerPage,
 )
 from edgemerge.server.http import HeavyLimiter, Name, ServiceDep, run_in_thread
+from edgemerge.server.releases import EVERY_DEVICE
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.service import Service
-from edgemerge.server.trust import Waiting, WaitingContribution
+from edgemerge.server.trust import Refusals, Waiting, WaitingContribution
 
 TARGET_OPTIONS = ("selected", "all")
 MAX_SEARCH_CHARS = 200  # characters of what is searched for
@@ -434,7 +435,8 @@ SHOWN_WAITING = 50  # contributions that wait longest
 class ContributionView:
     """A contribution; `excluded` is the number of the choice that excludes it, or 0.
 
-    `state` is "included", "excluded", "waiting" or "dismissed"; `why` says why it waits.
+    `state` is "included", "excluded", "waiting", "dismissed", or "left out" of the sums for some
+    devices, since it does not fit them; `why` says why it waits, or who leaves it out and why.
     """
 
     stored: StoredContribution
@@ -471,8 +473,9 @@ def merge_view(service: Service, fleet: str, caller: Caller, wanted: MergeQuery)
     found = [c for c in contributions if sought in f"{c.device} {c.pattern}".lower()]
     pages = max(1, -(-len(found) // CONTRIBUTIONS_PER_PAGE))
     start = CONTRIBUTIONS_PER_PAGE * (min(wanted.page, pages) - 1)
+    refusals_of = partial(service.pull_service.checks.refusals_of, fleet)
     shown = [
-        _contribution_view(each, excluded, reasons)
+        _contribution_view(each, excluded, reasons, refusals_of(each.device))
         for each in found[start : start + CONTRIBUTIONS_PER_PAGE]
     ]
     reports = service.history.latest_reports(fleet)
@@ -508,12 +511,19 @@ def count_waiting(reasons: Waiting) -> int:
 
 
 def _contribution_view(
-    stored: StoredContribution, excluded: Mapping[Key, int], reasons: Waiting
+    stored: StoredContribution,
+    excluded: Mapping[Key, int],
+    reasons: Waiting,
+    refused: Mapping[str, Refusals],
 ) -> ContributionView:
     number, why = excluded.get(stored.key, 0), reasons.get(stored.key, "")
     state = "excluded" if number else "included"
     if why and not number:
         state = "dismissed" if why == DISMISSED else "waiting"
+    by = {who: found[stored.key] for who, found in refused.items() if stored.key in found}
+    if by and state == "included":
+        who = EVERY_DEVICE if EVERY_DEVICE in by else counted(len(by), "device")
+        state, why = "left out", f"by {who}: {next(iter(by.values()))}"
     return ContributionView(stored, number, state, why)
 
 
