@@ -347,3 +347,19 @@ def test_huge_and_tiny_numbers_are_shown(world, operator):
     assert "×1e300 of usual" in found["reasons"]
     assert "×0 of usual" not in found["reasons"]
     assert operator.get(f"/ui/fleets/{FLEET}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("learning", "learn", "drift", "words"),
+    [
+        (True, "normal", 1.0, "on"),
+        (True, "stopped by drift", 3.1, "stopped by drift"),
+        (True, "off", 1.0, "off"),
+        (False, "normal", 1.0, "off"),
+    ],
+)
+def test_the_status_says_whether_something_is_learnt(
+    world, operator, learning, learn, drift, words
+):
+    take(world, learning=learning, monitor=monitor(learn=learn, drift=drift))
+    assert f"Learning {words} Incarnation" in parts(operator)["status"]

@@ -246,6 +246,18 @@ def test_a_device_in_alarm_shows_no_harmless_number(world, operator):
     assert [row.device for row in sort_rows(rows, "-score")] == ["b", "a"]
 
 
+def test_an_alarm_that_has_just_ended_shows_the_peak_of_its_episode(world, operator):
+    let_in(world, "a", "b")
+    weak = alarm_of(999.0, score=5.0) | {"episode": 2}
+    old, new = monitor()["episodes"]
+    new["ended"], old["peak"] = 999.5, 70.0
+    take(world, "a", alarms=[weak], monitor=monitor(episodes=[old, new]))
+    take(world, "b", alarms=[weak], monitor=monitor(episodes=[old]))  # 2 was acknowledged
+    text = operator.get(PAGE).text
+    assert cells(text, "a")["score"].startswith("peak 33 /")
+    assert cells(text, "b")["score"].startswith("peak 5 /")
+
+
 def test_an_alarm_of_a_device_that_reports_seldom_lasts_for_two_reports(world):
     let_in(world, "a")
     take(world, "a", alarms=[alarm_of(1000.0)])

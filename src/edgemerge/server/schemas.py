@@ -700,6 +700,14 @@ class ReportedStatus(StrictRequest):
     values: Annotated[list[ReportedValue] | None, _first(MAX_VALUES)] = None
     problems: Annotated[list[ReportedProblem], _first(MAX_PROBLEMS)] = Field(default_factory=list)
 
+    @property
+    def learns(self) -> str:
+        """Whether the device learns: on, off, or stopped by drift."""
+        monitor = self.monitor
+        if not self.learning or (monitor is not None and monitor.learn == "off"):
+            return "off"
+        return "stopped by drift" if monitor is not None and monitor.learning_stopped else "on"
+
 
 class ReportRequest(StrictRequest):
     """A report: scores and alarms since the last one, the status, and the merge, if it is new."""

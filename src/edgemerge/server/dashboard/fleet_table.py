@@ -241,9 +241,10 @@ def make_row(
 
 
 def alarm_peak(latest: LatestReport) -> float | None:
-    """Return the highest score of the open episode, or of the last alarm where none is open."""
-    monitor = latest.status.monitor
-    peaks = [each.peak for each in (monitor.episodes if monitor else ()) if each.ended is None]
+    """Return the highest score of the episode, or of the last alarm where it is not reported."""
+    monitor, number = latest.status.monitor, latest.alarm.episode if latest.alarm else None
+    episodes = monitor.episodes if monitor else ()
+    peaks = [each.peak for each in episodes if each.ended is None or each.number == number]
     last = [latest.alarm.score] if latest.alarm and not peaks else []
     now = [latest.points[-1].score] if latest.points else []
     return max([*peaks, *last, *now], default=None)
