@@ -132,8 +132,8 @@ class Message:
         if self.event in EVENTS:
             yield f"{self.device} {EVENTS[self.event]} since {self._moment}."
         if self.score is not None and self.event in ALARMS:
-            limit = "" if self.limit is None else f", limit {self.limit:.3g}"
-            yield f"Score {self.score:.3g}{limit}."
+            limit = "" if self.limit is None else f", limit {figure(self.limit)}"
+            yield f"Score {figure(self.score)}{limit}."
         if self.like:
             first = self.like.partition(";")[0]
             yield f"{first[:1].upper()}{first[1:]}."
@@ -149,7 +149,7 @@ class Message:
             factor = factors.get(name)
             if factor is not None and factor <= USUAL_FACTOR:
                 continue
-            yield name if factor is None else f"{name} ({factor:.3g} times its usual error)"
+            yield name if factor is None else f"{name} ({figure(factor)} times its usual error)"
 
     @property
     def _moment(self) -> str:
@@ -157,6 +157,15 @@ class Message:
             return datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         except (OverflowError, ValueError, OSError):
             return f"{self.at:.0f}"
+
+
+def figure(value: float) -> str:
+    """Return a score or a factor with three digits, or with all that are before the point.
+
+    >>> figure(12.345), figure(999.7), figure(1390.4)
+    ('12.3', '1,000', '1,390')
+    """
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def unusual(inputs: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -173,7 +182,8 @@ def summarize(
 ) -> dict[str, Any]:
     """Return several messages as one, in the form of `Message.plain`.
 
-    A single message stays as it is. Of many, the first few are told in full, the rest are counted.
+    A single message stays as it is. A few are told in full; many are counted, the urgent ones
+    first.
 
     Args:
         fleet: The fleet.
@@ -185,7 +195,7 @@ def summarize(
     >>> summarize("plant", storm)["title"]
     'plant: 1000 alarms'
     """
-    counts = Counter(message.event for message in messages)
+    counts = Counter(message.event for message in sorted(messages, key=_urgency))
     if len(messages) == 1 and not dropped:
         return messages[0].plain() | {"count": 1, "counts": dict(counts)}
     names = {
@@ -207,14 +217,19 @@ def summarize(
     found = {"title": _printable(f"{fleet}: {title}"), "text": "\n".join(map(_printable, lines))}
     if link:
         found["text"] += f"\n{link}"
-    first = list(dict.fromkeys(each.device for each in messages))[:MAX_NAMED]
+    first = list(dict.fromkeys(each.device for each in sorted(messages, key=_urgency)))[:MAX_NAMED]
     more = {"count": len(messages) + dropped, "counts": dict(counts), "devices": first}
     return asdict(about) | found | more
 
 
+def _urgency(message: Message) -> tuple[bool, int]:
+    """Sort alarms first, then other bad news, then good news."""
+    return message.event in GOOD_NEWS, [*EVENTS, message.event].index(message.event)
+
+
 def _counted(number: int, event: str) -> str:
-    if event == "alarm":
-        return f"{number} alarm" if number == 1 else f"{number} alarms"
+    if event in ("alarm", "problem"):
+        return f"{number} {event}" if number == 1 else f"{number} {event}s"
     return f"{number} × {event}"
 
 

@@ -102,6 +102,14 @@ def test_a_message_leaves_out_inputs_with_no_more_than_their_usual_error():
     assert weak.text.endswith("Score 12.5, limit 4. No single input is unusual.")
 
 
+def test_large_numbers_are_written_out():
+    large = replace(ALARM, score=1390.4, reasons=(("current", 12345.0), ("flow", 840.4)))
+    assert large.text.endswith(
+        "Score 1,390, limit 4. Most unusual: current (12,345 times its usual error), "
+        "flow (840 times its usual error)."
+    )
+
+
 def test_only_good_news_are_marked_as_such():
     marks = {}
     for event in ("alarm", "problem", "offline", "all clear", "problem over", "online"):
@@ -182,6 +190,14 @@ def test_a_summary_counts_and_names_the_first_few():
         "1 × all clear: pump-3.\nhttps://hub/ui/fleets/plant"
     )
     assert (found["count"], found["event"]) == (1001, "alarm")
+    events = ["problem"] * 3 + ["problem over"] * 2 + ["offline"] + ["all clear", "alarm"]
+    mixed = [replace(CLEAR, event=event, device=f"pump-{i}") for i, event in enumerate(events)]
+    found = summarize("plant", mixed)
+    assert found["title"] == (
+        "plant: 1 alarm, 3 problems, 1 × offline, 1 × all clear, 2 × problem over"
+    )
+    assert [line[:11] for line in found["text"].splitlines()[:2]] == ["1 alarm: pu", "3 problems:"]
+    assert found["devices"][0] == "pump-7"
     few = summarize("plant", [ALARM, CLEAR], dropped=7)
     assert few["text"].splitlines() == [
         ALARM.text,

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from edgemerge.cli import agent
 from tests.agent.agents import Running, configured, stream, write_rows
 from tests.cli.calls import call, failure
 from tests.waiting import until
@@ -101,3 +102,26 @@ def test_an_agent_with_samples_out_of_range_exits_with_no_data(tmp_path):
     configured(tmp_path, "sync.every_s=0", learn="normal")
     ended = call("agent", tmp_path / "pump-1.toml")
     assert ended.exit_code == 5
+
+
+KNOWN = {"names": ["bearing"], "device": "pump-1", "first": 1.7e9, "devices": ["pump-1"]}
+
+
+@pytest.mark.parametrize(
+    ("faults", "words"),
+    [
+        ({"shared": [], "held_back": [], "known": [], "trouble": ""}, "none"),
+        (
+            {
+                "shared": ["leak"],
+                "held_back": ["worn: 84 of 128 samples"],
+                "known": [KNOWN | {"name": "bearing", "samples": 1147.0}],
+                "trouble": "no such fleet",
+            },
+            "shared leak; held back worn: 84 of 128 samples; "
+            "known bearing of pump-1 (1,147 samples); trouble no such fleet",
+        ),
+    ],
+)
+def test_the_faults_of_an_exchange_are_told_in_words(faults, words):
+    assert agent.fault_words(faults) == words

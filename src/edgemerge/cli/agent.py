@@ -286,13 +286,27 @@ def sync(
     with progress("waiting for the agent"):
         answer = ask_agent(folder, "undo" if undo else "sync", timeout_s)
     found = {"merge" if key == "told" else key: value for key, value in answer.items()}
-    print_json(with_old_keys(found)) if as_json else print_fields(found)
+    faults = {"faults": fault_words(found["faults"])} if "faults" in found else {}
+    print_json(with_old_keys(found)) if as_json else print_fields(found | faults)
     if found.get("exchange", "ok") != "ok":
         denied = str(found["exchange"]).startswith(("denied", "refused"))
         raise CommandError(
             f"the exchange failed: {found['exchange']}",
             ExitCode.REFUSED if denied else ExitCode.UNREACHABLE,
         )
+
+
+def fault_words(faults: Mapping[str, Any]) -> str:
+    """Return in words which faults are shared, held back and known, and what went wrong."""
+    known = [
+        f"{each['name']} of {each['device']} ({format_value(each['samples'])} samples)"
+        for each in faults["known"]
+    ]
+    parts = {"shared": faults["shared"], "held back": faults["held_back"], "known": known}
+    parts["trouble"] = [faults["trouble"]] if faults["trouble"] else []
+    return (
+        "; ".join(f"{word} {', '.join(found)}" for word, found in parts.items() if found) or "none"
+    )
 
 
 def _key(text: str) -> dict[str, Any]:
@@ -609,11 +623,13 @@ def _summary(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(each: Mapping[str, Any]) -> dict[str, Any]:
+    from edgemerge.delivery import figure
+
     names = [name for name in ("began", "ended", "first", "last") if name in each]
     times = {name: format_time(each[name]) for name in names}
     if "ended" in each and each["ended"] is None:
         times["ended"] = "open"
-    inputs = ", ".join(f"{name} {share:.3g}" for name, share in each["inputs"][:SHOWN_INPUTS])
+    inputs = ", ".join(f"{name} {figure(share)}" for name, share in each["inputs"][:SHOWN_INPUTS])
     return {**each, **times, "inputs": inputs, "peak": float(f"{each['peak']:.4g}")}
 
 
