@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from click.testing import CliRunner
 
 from edgemerge import encode
+from edgemerge.cli import main
 from edgemerge.server import audit
 from edgemerge.server.auth import Caller
 from edgemerge.server.dashboard import log
@@ -157,3 +159,9 @@ def test_the_log_is_for_operators_of_a_fleet_that_is_there(here, operator):
     assert stranger.get(LOG).headers["location"].startswith("/ui/sign-in")
     stranger.close()
     assert operator.get("/ui/fleets/nowhere/log").status_code == 404
+
+
+def test_the_page_names_the_option_with_which_the_command_checks_a_noted_entry(operator):
+    (option,) = re.findall(r"<code>(--\S+) HASH</code>", operator.get(LOG).text)
+    command = CliRunner().invoke(main, ["fleet", "audit", "--help"])
+    assert f"{option} HASH" in command.output

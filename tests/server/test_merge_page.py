@@ -168,6 +168,8 @@ def test_pages_without_much_to_show_say_what_to_do(operator):
     empty = operator.get("/ui/fleets/empty/merge").text
     assert "No contribution yet" in empty
     assert "edgemerge fleet invite empty DEVICE" in empty
+    assert "about once an hour" in empty
+    assert "<code>edgemerge sync CONFIG.toml</code>" in empty
     assert "None yet: every device adopts the contributions of all others." in empty
     single = operator.get("/ui/fleets/single/merge").text
     assert "Only <bdi>lonely</bdi> has contributed" in single

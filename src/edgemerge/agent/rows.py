@@ -572,7 +572,7 @@ def _parse_number(found: Any, i: int, names: Sequence[str] | None) -> float:
     text, name = str(found)[:40], names[i] if names else i + 1
     words = f"{text!r} is no finite number (column {name})"
     if not text:
-        words = f"{words}: the cell is empty"
+        words = f"{words}: the cell is empty; fill it, or leave a column out that often is"
     elif DECIMAL_COMMA.fullmatch(text):
         words = f'{words}: set source.decimal = ","'
     elif _is_iso_time(text):
