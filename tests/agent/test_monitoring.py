@@ -105,6 +105,21 @@ def test_a_fault_that_lasts_stays_an_alarm_and_is_not_learnt(tmp_path, caplog, k
     assert learnt <= len(NORMAL) + 50
 
 
+@pytest.mark.parametrize("block", [0, 12])
+def test_the_log_says_which_part_of_commissioning_was_not_learnt(tmp_path, caplog, block):
+    odd = stream(block, 1) + np.array([0.0, 0.0, 0.0, 0.0, 2.0, 1.5])
+    rows = np.vstack([stream(60), odd, stream(300, 2)])
+    write_rows(tmp_path / "pump-1.csv", rows)
+    settings = ("sync.every_s=0", NAMES, COLUMNS)
+    with caplog.at_level(logging.INFO):
+        told = ran(configured(tmp_path, *settings, kind="detector", learn="normal"))
+    (ended,) = [r.values for r in caplog.records if r.message.startswith("commissioning has ended")]
+    waiting = told.statuses[-1]["monitor"]["patterns"][: bool(block)]
+    expected = [f"{each['name']}: {each['samples']:g} samples" for each in waiting]
+    assert ended.get("not_learnt_until_reviewed", []) == expected
+    assert len(expected) == bool(block)
+
+
 @pytest.mark.parametrize("kind", ["detector", "bank"])
 def test_a_fault_is_shared_when_it_was_approved_and_gone_again_after_undo(tmp_path, kind):
     with Machine(tmp_path, "sync.gate=0", kind=kind) as machine:

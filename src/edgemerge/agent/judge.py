@@ -275,11 +275,19 @@ class Judge:
         values: dict[str, Any] = {"at": iso_time(each.at)}
         if each.what:
             values[KIND_WORDS.get(each.kind, ("", "what"))[1]] = each.what
+        waiting = self._waiting() if each.kind == "watching" else []
+        if waiting:  # until then what is like them raises alarms
+            values["not_learnt_until_reviewed"] = waiting
         if each.kind.startswith("episode"):
             values |= self._episode_values(int(each.what))
         level = logging.WARNING if each.kind in WARNINGS else logging.INFO
         words = KIND_WORDS.get(each.kind, (each.kind, ""))[0]
         logger.log(level, words, extra={"values": values})
+
+    def _waiting(self) -> list[str]:
+        patterns = self._memory.monitor.odd_patterns.values()
+        waiting = [each for each in patterns if each.status == "unreviewed"]
+        return [f"{each.name}: {each.stats.count:g} samples" for each in waiting]
 
     def _episode_values(self, number: int) -> dict[str, Any]:
         for episode in self._memory.monitor.episodes:
