@@ -190,7 +190,7 @@ def test_what_is_told_is_grouped_by_device():
 
 def test_many_tellers_are_folded(world, operator):
     take(world, merge=merge_of(990.0, origins=25))
-    assert "5 more devices" in parts(operator)["sources"]
+    assert "20 more devices" in parts(operator)["sources"]
 
 
 def test_merges_and_alarms_are_listed_newest_first(world, operator):
