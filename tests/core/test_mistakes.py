@@ -9,6 +9,7 @@ from edgemerge import (
     Detector,
     EdgemergeError,
     Ledger,
+    Monitor,
     Projection,
     Stats,
     Threshold,
@@ -32,7 +33,8 @@ NOTE = Contribution("A", Stats.of(SHARED, [[0.1, 0.2]]), 1)
         (lambda: Bank(SHARED).adopt([NOTE.stats]), "what peers share"),
         (lambda: admit(NOTE.stats, projection=SHARED), r"decode\(\) gives one"),
         (lambda: decode("text"), "found str, expected bytes"),  # type: ignore[call-overload] # on purpose
-        (lambda: save("x", "y"), "also takes Detector, Bank and Ledger"),
+        (lambda: save("x", "y"), "also takes Detector, Bank, Ledger and Monitor"),
+        (lambda: Monitor(Detector(SHARED), limit="4"), "found str, .* give the limit"),
         (lambda: Detector(SHARED).share(3, revision=1), "name the device"),
         (lambda: Detector(SHARED).share("A", revision=1.5), "revision=1.5, expected a whole"),
         (lambda: Projection(n_inputs="4"), "n_inputs='4', expected a whole number"),

@@ -330,6 +330,16 @@ def test_votes_and_limit_are_settings():
     assert len(watched.monitor.episodes) == 2
 
 
+def test_a_monitor_tells_on_one_line_how_it_is():
+    watched = Watched()
+    assert repr(watched.monitor) == (
+        "Monitor(commissioning, 0 episodes, 0 odd patterns, "
+        "Detector(0 samples of its own, 0 of others))"
+    )
+    watched.commissioned().fault(30)
+    assert repr(watched.monitor).startswith("Monitor(watching, 1 episodes, 1 odd patterns, ")
+
+
 def test_a_result_names_the_episode_and_its_pattern():
     watched = Watched().commissioned()
     assert watched.ordinary(1)[0].pattern == "normal"

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgemerge.core.detector import Detector
-from edgemerge.core.errors import SampleError, SettingError
+from edgemerge.core.errors import SampleError, SettingError, must_be
 from edgemerge.core.readout import Readout
 from edgemerge.core.similarity import fresh_loss
 from edgemerge.core.stats import Stats
@@ -265,8 +265,10 @@ class Limit:
         """Give one of both; without any, commissioning sets a limit: see `start`."""
         if limit is not None and false_alarms is not None:
             raise SettingError("found limit and false_alarms, expected one of them: leave one out")
-        if limit is not None and not 0.0 < limit < inf:
-            raise SettingError(f"found limit={limit}, expected a finite number above 0")
+        if limit is not None:
+            must_be(limit, (int, float, np.number), "give the limit as a number")
+            if not 0.0 < limit < inf:
+                raise SettingError(f"found limit={limit}, expected a finite number above 0")
         self.promise = None if false_alarms is None else Promise.of(false_alarms)
         self.given = None if limit is None else float(limit)
         self.started = FIXED_LIMIT  # what commissioning asked for

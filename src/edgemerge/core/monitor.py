@@ -1028,6 +1028,11 @@ class Monitor:
         self.limit.accept()
         self._note("drift accepted", self.last_at or 0.0)
 
+    def __repr__(self) -> str:
+        """Show the phase, what is to be reviewed, and the learner."""
+        counts = f"{len(self.episodes)} episodes, {len(self.odd_patterns)} odd patterns"
+        return f"Monitor({self.phase}, {counts}, {self.learner!r})"
+
     def _note(self, kind: str, at: float, what: str = "") -> None:
         self.events.append(MonitorEvent(kind, at, what))
 

@@ -692,7 +692,7 @@ def to_payload(value: Value, form: str = "exact") -> Payload:
         return Payload("faults", value.projection, origins_metadata(value), parts, form)
     raise SettingError(
         f"found {type(value).__name__}, expected Projection, Stats, Contribution, Merged or "
-        "Faults (save() also takes Detector, Bank and Ledger)"
+        "Faults (save() also takes Detector, Bank, Ledger and Monitor)"
     )
 
 
