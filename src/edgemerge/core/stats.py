@@ -106,9 +106,9 @@ class Sums:
             blas.dger(1.0, t, h, a=self.V.T, overwrite_a=1)
             wt = t
         else:  # BLAS would change a copy of a padded V, and round weighted products as it likes
-            wh, wt = weight * h, weight * t
-            self.U += np.multiply.outer(h, wh)  # M2
-            self.V += np.multiply.outer(wh, t)
+            part, wt = sqrt(weight) * h, weight * t
+            self.U += np.multiply.outer(part, part)  # M2, symmetric to the bit
+            self.V += np.multiply.outer(weight * h, t)
         self.C += wt  # M10
         self.S += wt * t
         self.count += weight

@@ -3,8 +3,8 @@
  * A (n, N), b (N,), U, P (N, N), V and others (N, n), C, S (n,); x (n,), h (N,). Names and equations
  * are those of core/detector.py, core/readout.py and docs/maths.md; Python decides, this file counts.
  *
- * With g = Ph, and q = Pg (or PUg where own samples set the scale), learning needs q(Ve), and V += h'x
- * needs no e. So gV of the new sample, Ve of the one before and the update share one read and one write
+ * With g = Ph, and q = Pg (or PUg where own samples set the scale), learning needs (qV)e, and V += h'x
+ * needs no e. So gV of the new sample, qV of the one before and the update share one read and one write
  * of V; P gives q, its own update and g in the same way. A learnt sample is therefore kept until the
  * next one comes, or until Python asks for the sums (`settle`).
  *
@@ -69,10 +69,10 @@ INLINE double dot(int fused, size_t n, const double *restrict a, const double *r
  * which has the same bits where the sum is exact. */
 enum { NOT_ADDED, ROUNDED, FUSED };
 
-/* One read of M, four rows at a time; rows are `wide` apart. Three things, each if asked for: v = Me,
+/* One read of M, four rows at a time; rows are `wide` apart. Three things, each if asked for: z += cM,
  * then M += a'x, then y += gM. */
 INLINE void pass(int fused, int before, int add, int after, size_t rows, size_t n, size_t wide,
-                 const double *restrict e, double *restrict v, const double *restrict a,
+                 const double *restrict c, double *restrict z, const double *restrict a,
                  const double *restrict x, const double *restrict g, double *restrict y,
                  double *restrict M)
 {
@@ -81,21 +81,17 @@ INLINE void pass(int fused, int before, int add, int after, size_t rows, size_t 
     for (; i + 4 <= rows; i += 4) {
         double *restrict m0 = M + i * wide, *restrict m1 = m0 + wide;
         double *restrict m2 = m1 + wide, *restrict m3 = m2 + wide;
+        const double c0 = before ? c[i] : 0, c1 = before ? c[i + 1] : 0;
+        const double c2 = before ? c[i + 2] : 0, c3 = before ? c[i + 3] : 0;
         const double a0 = add ? a[i] : 0, a1 = add ? a[i + 1] : 0;
         const double a2 = add ? a[i + 2] : 0, a3 = add ? a[i + 3] : 0;
         const double g0 = after ? g[i] : 0, g1 = after ? g[i + 1] : 0;
         const double g2 = after ? g[i + 2] : 0, g3 = after ? g[i + 3] : 0;
-        double v0 = 0.0, v1 = 0.0, v2 = 0.0, v3 = 0.0;
-#pragma omp simd reduction(+ : v0, v1, v2, v3)
+#pragma omp simd
         for (size_t j = 0; j < n; j++) {
             double s0 = m0[j], s1 = m1[j], s2 = m2[j], s3 = m3[j];
-            if (before) {
-                const double t = e[j];
-                v0 = FMA(s0, t, v0);
-                v1 = FMA(s1, t, v1);
-                v2 = FMA(s2, t, v2);
-                v3 = FMA(s3, t, v3);
-            }
+            if (before)
+                z[j] = FMA(c3, s3, FMA(c2, s2, FMA(c1, s1, FMA(c0, s0, z[j]))));
             if (add) {
                 const double t = x[j];
                 m0[j] = s0 = fma_adds ? fma(a0, t, s0) : s0 + a0 * t;
@@ -106,29 +102,20 @@ INLINE void pass(int fused, int before, int add, int after, size_t rows, size_t 
             if (after)
                 y[j] = FMA(g3, s3, FMA(g2, s2, FMA(g1, s1, FMA(g0, s0, y[j]))));
         }
-        if (before) {
-            v[i] = v0;
-            v[i + 1] = v1;
-            v[i + 2] = v2;
-            v[i + 3] = v3;
-        }
     }
     for (; i < rows; i++) {
         double *restrict m0 = M + i * wide;
-        const double a0 = add ? a[i] : 0, g0 = after ? g[i] : 0;
-        double v0 = 0.0;
-#pragma omp simd reduction(+ : v0)
+        const double c0 = before ? c[i] : 0, a0 = add ? a[i] : 0, g0 = after ? g[i] : 0;
+#pragma omp simd
         for (size_t j = 0; j < n; j++) {
             double s0 = m0[j];
             if (before)
-                v0 = FMA(s0, e[j], v0);
+                z[j] = FMA(c0, s0, z[j]);
             if (add)
                 m0[j] = s0 = fma_adds ? fma(a0, x[j], s0) : s0 + a0 * x[j];
             if (after)
                 y[j] = FMA(g0, s0, y[j]);
         }
-        if (before)
-            v[i] = v0;
     }
 }
 
@@ -152,63 +139,16 @@ INLINE void pass(int fused, int before, int add, int after, size_t rows, size_t 
 COMPILE_ADD_ROWS(add_rows, double)
 COMPILE_ADD_ROWS(add_float_rows, float)
 
-/* The same as `update_square` for the first `rows` rows and columns alone. */
-INLINE void update_corner(size_t rows, int times, size_t N, const double *restrict g,
-                          const double *restrict wh, const double *restrict h, double *restrict U,
-                          double *restrict u)
+/* U += part'part, for the triangle that Python uses and what shares its cache lines. */
+INLINE void update_triangle(int fused, size_t N, const double *restrict part, double *restrict U)
 {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = i; j < rows; j++) {
-            const double old = U[i * N + j];
-            if (times)
-                u[i] += old * g[j];
-            if (times && i != j)
-                u[j] += old * g[i];
-            U[i * N + j] = old + wh[i] * h[j];
-        }
-}
-
-/* u = Ug if asked for, then U += wh'h; both with the triangle that Python uses, four rows at a time. */
-INLINE void update_square(int fused, int add, int times, size_t N, const double *restrict g,
-                          const double *restrict wh, const double *restrict h, double *restrict U,
-                          double *restrict u)
-{
-    const int fma_adds = fused && add == FUSED;
-    if (times)
-        memset(u, 0, N * sizeof *u);
-    size_t i = 0;
-    for (; i + 4 <= N; i += 4) {
-        double *restrict r0 = U + i * N, *restrict r1 = r0 + N;
-        double *restrict r2 = r1 + N, *restrict r3 = r2 + N;
-        const double w0 = wh[i], w1 = wh[i + 1], w2 = wh[i + 2], w3 = wh[i + 3];
-        const double g0 = times ? g[i] : 0, g1 = times ? g[i + 1] : 0;
-        const double g2 = times ? g[i + 2] : 0, g3 = times ? g[i + 3] : 0;
-        double u0 = 0.0, u1 = 0.0, u2 = 0.0, u3 = 0.0;
-        update_corner(4, times, N, g + i, wh + i, h + i, r0 + i, u + i);
-#pragma omp simd reduction(+ : u0, u1, u2, u3)
-        for (size_t j = i + 4; j < N; j++) {
-            const double s0 = r0[j], s1 = r1[j], s2 = r2[j], s3 = r3[j], t = h[j];
-            if (times) {
-                const double b = g[j];
-                u0 = FMA(s0, b, u0);
-                u1 = FMA(s1, b, u1);
-                u2 = FMA(s2, b, u2);
-                u3 = FMA(s3, b, u3);
-                u[j] = FMA(g3, s3, FMA(g2, s2, FMA(g1, s1, FMA(g0, s0, u[j]))));
-            }
-            r0[j] = fma_adds ? fma(w0, t, s0) : s0 + w0 * t;
-            r1[j] = fma_adds ? fma(w1, t, s1) : s1 + w1 * t;
-            r2[j] = fma_adds ? fma(w2, t, s2) : s2 + w2 * t;
-            r3[j] = fma_adds ? fma(w3, t, s3) : s3 + w3 * t;
-        }
-        if (times) {
-            u[i] += u0;
-            u[i + 1] += u1;
-            u[i + 2] += u2;
-            u[i + 3] += u3;
-        }
+    for (size_t i = 0; i < N; i++) {
+        double *restrict row = U + i * N;
+        const double a = part[i];
+#pragma omp simd
+        for (size_t j = i / 8 * 8; j < N; j++)
+            row[j] = FMA(a, part[j], row[j]);
     }
-    update_corner(N - i, times, N, g + i, wh + i, h + i, U + i * N + i, u + i);
 }
 
 /* A matrix whose rows may be apart. */
@@ -246,7 +186,7 @@ typedef struct {
     long learnt, rejected;
     int state, of_own, ended, U_has_last; /* the caller adds the last sample to U */
     Sample last, next;
-    double *q, *u, *wh, *root, *minus, *Ve, *othersVe, *work, *memory;
+    double *q, *u, *wh, *part, *root, *minus, *gap, *z, *work, *memory;
 } Run;
 
 static unsigned long taken, declined; /* for tests: a kernel that always declines would go unseen */
@@ -286,18 +226,21 @@ INLINE void begin_learning(int fused, Run *run, double w, int add)
 {
     const size_t n = run->n, N = run->N;
     const Sample *s = &run->last;
-    const double half = sqrt(w / (1.0 + w * s->leverage));
+    const double half = sqrt(w / (1.0 + w * s->leverage)), part = sqrt(w);
     double *restrict C = array(run, C_), *restrict S = array(run, S_);
     const double *restrict x = s->x;
     for (size_t i = 0; i < N; i++) {
         run->wh[i] = w * s->h[i];
-        run->root[i] = half * s->g[i]; /* P -= root'root stays symmetric to the bit */
+        run->part[i] = part * s->h[i]; /* U += part'part and P -= root'root stay symmetric to the bit */
+        run->root[i] = half * s->g[i];
         run->minus[i] = -run->root[i];
     }
-    if (run->of_own)
-        update_square(fused, add, 1, N, s->g, run->wh, s->h, array(run, U_), run->u); /* M2 */
-    else if (!run->U_has_last)
-        update_square(fused, add, 0, N, NULL, run->wh, s->h, array(run, U_), NULL); /* M2 */
+    double *restrict U = array(run, U_);
+    if (run->of_own) {
+        memset(run->u, 0, N * sizeof *run->u);
+        pass(fused, 1, add, 0, N, N, N, s->g, run->u, run->part, run->part, NULL, NULL, U); /* M2 */
+    } else if (!run->U_has_last)
+        update_triangle(fused && add == FUSED, N, run->part, U); /* M2 */
 #pragma omp simd
     for (size_t j = 0; j < n; j++) {
         const double wt = w * x[j];
@@ -306,20 +249,17 @@ INLINE void begin_learning(int fused, Run *run, double w, int add)
     }
 }
 
-/* Follow the level and the numbers; Ve and othersVe are with V as it was before. */
+/* Follow the level and the numbers; z is with V as it was before. */
 INLINE void end_learning(int fused, Run *run, double w)
 {
     const size_t N = run->N;
     Numbers *is = &run->is;
     const Sample *s = &run->last;
     const double d = w / (1.0 + w * s->leverage), gg = dot(fused, N, s->g, s->g);
-    double across = dot(fused, N, run->q, run->Ve); /* e(qV) */
-    if (run->views[OTHERS].obj != NULL)
-        across += dot(fused, N, run->q, run->othersVe);
+    const double across = dot(fused, run->n, run->z, s->e); /* (qV)e, less (gV)e of own samples */
     if (run->of_own) {
         const double bend = dot(fused, N, s->g, run->u), left = 1.0 - d * s->leverage;
-        const double lean = dot(fused, N, s->g, run->Ve); /* e(gV), V of own samples */
-        is->fit += d * (d * bend * s->squares - 2.0 * (lean - across));
+        is->fit += d * (d * bend * s->squares + 2.0 * across);
         is->fit += w * left * left * s->squares;
         is->fit2 += w * left * s->leverage - d * bend;
     } else {
@@ -366,11 +306,15 @@ INLINE void learn_pass(int fused, int add, int score, Run *run, double w)
     const Sample *s = &run->last;
     double *h = run->next.h, *g = run->next.g, *y = run->next.e;
     begin_learning(fused, run, w, add);
+    memset(run->q, 0, N * sizeof *run->q);
     pass(fused, 1, FUSED, score, N, N, N, run->of_own ? run->u : s->g, run->q, run->minus,
          run->root, h, g, array(run, P_)); /* M4 */
-    pass(fused, 1, add, score, N, n, run->wide, s->e, run->Ve, run->wh, s->x, g, y, array(run, V_));
+    for (size_t i = 0; i < N; i++)
+        run->gap[i] = run->of_own ? run->q[i] - s->g[i] : run->q[i];
+    memset(run->z, 0, n * sizeof *run->z);
+    pass(fused, 1, add, score, N, n, run->wide, run->gap, run->z, run->wh, s->x, g, y, array(run, V_));
     if (run->views[OTHERS].obj != NULL)
-        pass(fused, 1, NOT_ADDED, score, N, n, run->others_wide, s->e, run->othersVe, NULL, NULL, g, y,
+        pass(fused, 1, NOT_ADDED, score, N, n, run->others_wide, run->q, run->z, NULL, NULL, g, y,
              array(run, OTHERS));
     end_learning(fused, run, w);
 }
@@ -1059,17 +1003,20 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     run->of_own = run->is.own_scale != 0.0;
     mirror(N, array(run, P_));
     const size_t line = 8, n8 = (n + line - 1) / line * line, N8 = (N + line - 1) / line * line;
-    run->memory = PyMem_Calloc(5 * n8 + 11 * N8 + line, sizeof(double));
+    if (run->of_own)
+        mirror(N, array(run, U_));
+    run->memory = PyMem_Calloc(6 * n8 + 11 * N8 + line, sizeof(double));
     if (run->memory == NULL) {
         PyErr_NoMemory();
         goto failed;
     }
     double *at = run->memory + (64 - (uintptr_t)run->memory % 64) % 64 / sizeof(double);
-    double **long_ones[] = {&run->last.x, &run->last.e, &run->next.x, &run->next.e, &run->work};
+    double **long_ones[] = {&run->last.x, &run->last.e, &run->next.x,
+                            &run->next.e, &run->z,      &run->work};
     double **short_ones[] = {&run->last.h, &run->last.g, &run->next.h, &run->next.g,
-                             &run->q,      &run->u,      &run->wh,     &run->root,
-                             &run->minus,  &run->Ve,     &run->othersVe};
-    for (int i = 0; i < 5; i++, at += n8)
+                             &run->q,      &run->u,      &run->wh,     &run->part,
+                             &run->root,   &run->minus,  &run->gap};
+    for (int i = 0; i < 6; i++, at += n8)
         *long_ones[i] = at;
     for (int i = 0; i < 11; i++, at += N8)
         *short_ones[i] = at;
