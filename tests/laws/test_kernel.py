@@ -658,6 +658,19 @@ def test_many_sums_add_up_as_one_by_one(n_parts, bits):
         assert totals[0] == totals[1] == sum(parts)
 
 
+def test_sums_that_lie_by_columns_in_memory_are_sums_like_others():
+    projection, X = machine()
+    here, there = Stats.of(projection, X[:200]), Stats.of(projection, X[200:300])
+    by_columns = replace(there, U=np.asfortranarray(there.U), V=np.asfortranarray(there.V))
+    assert Stats.total(projection, [here, by_columns]) == here + there
+    alike = there, by_columns, replace(there, V=unaligned(there.V))
+    plain, *odd = (Detector.resume(here, others) for others in alike)
+    for x in X[300:310]:
+        score = plain.learn_and_score(x)
+        for detector in odd:
+            assert detector.learn_and_score(x) == pytest.approx(score, rel=SCORES)
+
+
 def test_arrays_that_do_not_fit_are_not_added():
     total, fits = np.zeros(6), np.ones((2, 3))
     assert kernel.MODULE.add_arrays(total, (fits, fits))

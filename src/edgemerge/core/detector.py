@@ -29,6 +29,7 @@ from edgemerge.core.projection import (
     Samples,
     aligned_empty,
     check_learning_settings,
+    is_plain,
 )
 from edgemerge.core.readout import (
     NO_CEILING,
@@ -327,9 +328,11 @@ class Model:
 
     def _padded(self, others: Stats) -> Stats:
         """Return the sums of others; from the second call on, each row of V at a cache line."""
-        if self._last_others is not others:  # worth a copy only if they stay for a while
+        if self._last_others is not others:
             self._last_others, self._is_padded = others, False
-        elif not self._is_padded:
+            if is_plain(others.V):
+                return others  # worth a copy only if they stay for a while
+        if not self._is_padded:
             V = aligned_empty(*others.V.shape, pad=True)
             V[:] = others.V
             others = self.others = self._last_others = replace(others, V=V)

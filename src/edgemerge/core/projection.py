@@ -169,6 +169,11 @@ def aligned_empty(
     return memory[start : start + rows * width].reshape(rows, width)[:, :columns]
 
 
+def is_plain(M: Array) -> bool:
+    """Return whether it is float64, row by row and without gaps, which the kernel can read."""
+    return M.flags.c_contiguous and M.flags.aligned and M.dtype == np.float64
+
+
 def aligned_zeros(rows: int, columns: int, *, pad: bool = False) -> Array:
     """Return zeros (rows, columns) from a cache line on; with `pad`, each row is."""
     found = aligned_empty(rows, columns, pad=pad)
@@ -236,7 +241,7 @@ class Grid:
     def _round(self, values: Array) -> Array:
         rows, some = values.reshape(-1, self.n), max(1, ROUNDING_CHUNK // self.n)
         steps = np.empty(rows.shape)
-        fast = kernel.Run is not None and rows.flags.c_contiguous and rows.flags.aligned
+        fast = kernel.Run is not None and is_plain(rows)
         if fast and kernel.MODULE.grid_rows(self.far, self.step, *self.for_each, rows, steps):
             return steps.reshape(values.shape)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -28,7 +28,7 @@ from edgemerge.core.errors import (
     SettingError,
     SolveError,
 )
-from edgemerge.core.projection import Projection, Samples, aligned_zeros
+from edgemerge.core.projection import Projection, Samples, aligned_zeros, is_plain
 from edgemerge.core.readout import Readout, inverse_factor, ridge_for
 
 Array = NDArray[np.float64]
@@ -65,8 +65,7 @@ def largest_of(*sums: float) -> float:
 
 def _column_sums(wT: Array, T: Array) -> tuple[Array, Array]:
     """Return the sum of weighted rows, and of their squares, which are weighted once, (m,) each."""
-    fits_kernel = T.flags.c_contiguous and T.flags.aligned and T.dtype == np.float64
-    if kernel.Run is None or wT is not T or not fits_kernel:
+    if kernel.Run is None or wT is not T or not is_plain(T):
         return np.asarray(wT.sum(0)), np.einsum("ij,ij->j", wT, T)
     C, S = np.zeros(T.shape[1]), np.zeros(T.shape[1])
     kernel.MODULE.column_sums(T, C, S)

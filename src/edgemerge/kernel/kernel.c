@@ -1099,8 +1099,8 @@ static PyObject *column_sums(PyObject *Py_UNUSED(module), PyObject *const *args,
 enum { MOST_ARRAYS = 8 };
 
 PyDoc_STRVAR(add_arrays_doc,
-             "add_arrays(to, arrays): add a tuple of at most MOST_ARRAYS arrays to one, in the order of\n"
-             "memory; False, and nothing added, unless all are as many floats without gaps.");
+             "add_arrays(to, arrays): add a tuple of at most MOST_ARRAYS arrays to one; False, and\n"
+             "nothing added, unless all are as many floats, row by row and without gaps.");
 static PyObject *add_arrays(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Py_buffer views[MOST_ARRAYS + 1];
@@ -1113,7 +1113,7 @@ static PyObject *add_arrays(PyObject *Py_UNUSED(module), PyObject *const *args, 
     int held = 0, ok = 1;
     for (; ok && held <= k; held += ok) {
         PyObject *each = held < k ? PyTuple_GetItem(args[1], held) : args[0];
-        const int flags = PyBUF_ANY_CONTIGUOUS | PyBUF_FORMAT | (held < k ? 0 : PyBUF_WRITABLE);
+        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (held < k ? 0 : PyBUF_WRITABLE);
         ok = PyObject_GetBuffer(each, &views[held], flags) == 0;
         if (ok && held < k)
             from[held] = views[held].buf;
