@@ -2,7 +2,7 @@
 
 import pickle
 import sys
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from math import inf
 
@@ -356,6 +356,38 @@ def test_a_copy_and_its_original_go_their_own_ways():
     assert other.own == Stats.of(projection, X[:201])
     assert other.learn_and_score(X[301]) == pytest.approx(one.score(X[301]), rel=1.0)
     assert other.own == one.own
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_shallow_copy_goes_its_own_way_too(compiled):
+    use(compiled=compiled)
+    projection, X = machine()
+    one = Detector(projection)
+    one.learn(X[:200])
+    one.score(X[200])
+    other = copy(one)
+    for x, y in zip(X[200:220], X[220:240], strict=True):
+        one.learn_and_score(x)
+        other.learn_and_score(y)
+    assert one.own == Stats.of(projection, X[:220])
+    assert other.own == Stats.of(projection, np.vstack([X[:200], X[220:240]]))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_detector_whose_arrays_were_mapped_into_memory_goes_on(compiled):
+    use(compiled=compiled)
+    projection, X = machine()
+    saved = Detector(projection)
+    saved.learn(X[:200])
+    saved.learn_and_score(X[200])
+    saved.learn(X[201])
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(saved, protocol=5, buffer_callback=buffers.append)
+    read_only = [bytes(each.raw()) for each in buffers]
+    found = pickle.loads(data, buffers=read_only)  # noqa: S301  # our own
+    for x in X[202:210]:
+        found.learn_and_score(x)
+    assert found.own == Stats.of(projection, X[:210])
 
 
 def test_a_sample_that_was_only_looked_at_is_not_learnt():

@@ -12,6 +12,7 @@ come together are scored and learnt in blocks, each with the readout of the rows
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isnan, log, nan
@@ -314,8 +315,6 @@ class Model:
             return None
         fit, cache, own, layer = self.fit(), self.cache(), self.own, self.projection.compiled
         P, left = cache.P, self.steps_left
-        if not all(each.flags.writeable for each in (own.U, own.V, own.C, own.S, P)):
-            return None  # loaded from a file that is mapped into memory: they can be read only
         numbers = (
             *layer[-1],
             *(self.fade, self.frame, own.count, *own.room, self.others_count),
@@ -813,6 +812,10 @@ class Detector:
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled and copied: everything but the kernel's run."""
         return dict(self._settled())
+
+    def __copy__(self) -> Self:
+        """Copy the sums too: two detectors that learn into the same ones would spoil them."""
+        return deepcopy(self)
 
     def _settled(self) -> dict[str, Any]:
         """Return the attributes; if the kernel is at work, end its run and take its numbers."""

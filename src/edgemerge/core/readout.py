@@ -246,6 +246,12 @@ class Cache:
         self.fit: Fit | OwnFit | None = None
         self.steps = 0
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Own the arrays, which change in place: a file that is mapped can only be read."""
+        self.__dict__.update(state)
+        self._L = self._L.copy(order="F")
+        self._P = None if self._P is None else self._P.copy(order="F")
+
     @classmethod
     def resume(
         cls, P: Array, ridge: float, trace: float, fit: Fit | OwnFit | None, steps: int

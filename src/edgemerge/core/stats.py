@@ -89,8 +89,12 @@ class Sums:
         self._for_kernel = for_kernel
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Lay out copied or unpickled arrays as before: how BLAS rounds depends on it."""
+        """Lay out copied or unpickled arrays as before: how BLAS rounds depends on it.
+
+        Unpickled ones may be mapped from a file, and then they can only be read.
+        """
         self.__dict__.update(state)
+        self.C, self.S = self.C.copy(), self.S.copy()
         if state.get("_for_kernel"):
             U, V = self.U, self.V
             self.U = aligned_zeros(*U.shape).T
