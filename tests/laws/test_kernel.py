@@ -346,6 +346,8 @@ def test_a_limit_that_changes_holds_for_the_next_sample():
     detector.supervised = True
     detector.learn_and_score(odd)
     assert (detector.rejected, detector.learnt) == (1, 202)
+    detector.learn_and_score(np.array([odd, -odd]))
+    assert (detector.rejected, detector.learnt) == (1, 204)
 
 
 def test_a_copy_and_its_original_go_their_own_ways():

@@ -1085,7 +1085,7 @@ class Detector:
             self._learn_with_numpy(seen)
             return seen.score
         self._waiting.must_fit(np.atleast_2d(rows))
-        scores = self._learn_and_score_rows(np.atleast_2d(rows), self.reject_above or inf)
+        scores = self._learn_and_score_rows(np.atleast_2d(rows), self._limit or inf)
         return scores if rows.ndim == 2 else float(scores[0])
 
     def _learn_and_score_rows(self, rows: Array, limit: float) -> Array:
