@@ -4,6 +4,7 @@ import pickle
 import sys
 from copy import copy, deepcopy
 from dataclasses import replace
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -227,6 +228,48 @@ def test_reading_never_changes_a_later_score(projection, settings, adopted, seed
     assert (same, again) == (own, last)
 
 
+STEPS = {
+    "learn": lambda d, x, _: d.learn(x),
+    "learn a list": lambda d, x, _: d.learn(x.tolist()),
+    "score": lambda d, x, _: d.score(x),
+    "learn and score": lambda d, x, _: d.learn_and_score(x),
+    "look, then learn": lambda d, x, _: d.learn(d.look(x)),
+    "score rows": lambda d, _, X: d.score(X),
+    "learn and score rows": lambda d, _, X: d.learn_and_score(X),
+    "score what is far": lambda d, x, _: d.score(1e6 * x),
+    "learn what is far": lambda d, x, _: d.learn_and_score(1e6 * x),
+    "float32": lambda d, x, _: d.score(x.astype(np.float32)),
+    "loss": lambda d, x, _: d.loss(x),
+    "loss of a list": lambda d, x, _: d.loss(x.tolist()),
+    "loss of rows": lambda d, _, X: d.loss(X),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgetting", [1.0, 0.9])  # with 0.9 P is due after each sample
+@pytest.mark.parametrize("adopted", [False, True])
+@pytest.mark.parametrize("first", STEPS)
+def test_a_read_between_two_steps_changes_no_bit_of_what_follows(first, forgetting, adopted):
+    projection, X = machine(rows=600)
+    begun = Detector(projection, forgetting=forgetting)
+    begun.learn(X[:100])
+    if adopted:
+        begun.adopt(Stats.of(projection, X[100:200]))
+    for second, ahead in product(STEPS, (0, 1)):
+        found = []
+        for reads in (False, True):
+            detector = deepcopy(begun)
+            for x in X[200 : 202 + ahead]:
+                detector.learn_and_score(x)
+            scores = [STEPS[first](detector, X[300], X[310:315])]
+            if reads:
+                assert detector.own.count > 0.0
+            scores.append(STEPS[second](detector, X[301], X[320:325]))
+            scores += [detector.learn_and_score(x) for x in X[330:333]]
+            found.append(np.hstack([each for each in scores if each is not None]).tolist())
+        assert found[0] == found[1], second
+
+
 def machine(n=30, rows=400, **settings):
     projection = Projection(n_inputs=n, n_hidden=12, **settings)
     X = stream(projection, rows, np.random.default_rng(5), far=1.0)
@@ -289,18 +332,24 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(way, bad):
     assert detector.own == Stats.of(projection, X[:201])
 
 
-def test_a_far_reading_is_clipped_as_by_numpy():
-    projection, X = machine()
+@pytest.mark.parametrize("bits", [512, 256, 0])
+def test_a_far_reading_is_clipped_as_by_numpy(bits):
+    kernel.MODULE.use_loops(bits)
+    projection, X = machine(low=[-1.0] * 29 + [-1e-3])
     far = X[300].copy()
-    far[3] = 1e6
+    far[[3, 4, 5, 6, 29]] = 1e6, -1e6, 1e300, -1e300, 1.7e308  # the last is infinite on the grid
     found = []
     for compiled in (True, False):
         use(compiled=compiled)
         detector = Detector(projection)
         detector.learn(X[:200])
+        detector.learn_and_score(X[200])
         detector.learn_and_score(far)
-        found.append(detector.own)
-    assert found[0] == found[1] == Stats.of(projection, np.vstack([X[:200], far]))
+        found.append((detector.own, projection.to_one(far).tolist()))
+        assert found[-1][0] == Stats.of(projection, np.vstack([X[:201], far]))
+    assert found[0] == found[1]
+    assert found[0][1][3:7] == [256.0, -256.0, 256.0, -256.0]
+    assert found[0][1][29] == 256.0
 
 
 def test_full_sums_are_refused_where_numpy_refuses_them():
@@ -616,12 +665,24 @@ def test_a_monitor_leaves_the_kernel_at_work():
 
 
 @pytest.mark.parametrize("way", ["score", "learn", "learn_and_score", "look"])
-def test_a_list_keeps_the_kernel_at_work(way):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        np.ndarray.tolist,
+        lambda x: x.astype(np.float32),
+        lambda x: (100 * x).astype(np.int16),
+        lambda x: x.astype(">f8"),
+        lambda x: 1e6 * x,
+        lambda _: np.full(30, 1e308),
+    ],
+    ids=["list", "float32", "int16", "big-endian", "far", "very far"],
+)
+def test_any_finite_sample_keeps_the_kernel_at_work(way, kind):
     projection, X = machine()
-    detector = running(X, projection)
+    detector = running(X, projection, ridge=1.0)  # the default one follows what is learnt
     run = detector._run
     for x in X[300:310]:
-        getattr(detector, way)(x.tolist())
+        getattr(detector, way)(kind(x))
         detector.score(x)
     assert detector._run is run
 

@@ -850,19 +850,25 @@ class Detector:
         return self._run
 
     def _again(self, method: str, *args: Any) -> Any:
-        """Let the kernel try again if it declined only because P is due; else return None."""
-        if self._run is None or not self.known.is_due:
-            return None
-        run = self._start()
-        return None if run is None else getattr(run, method)(*args)
+        """Let the kernel try again while it declines only because P is due; else return None."""
+        found = None
+        while found is None and self._run is not None and self.known.is_due:
+            run = self._start()
+            found = None if run is None else getattr(run, method)(*args)
+        return found
 
     def _ask(self, method: str, X: Samples, *args: Any) -> Any:
-        """Let the kernel do what its run declined, or what came without one; None if it cannot."""
+        """Let the kernel do what its run declined, or what came without one; None if it cannot.
+
+        Whether there is a run, which a read ends, changes nothing but the time that it takes.
+        """
+        x = self.projection.to_array(X)
+        if x.ndim != 1:  # rows
+            return None
         at_work = self._run is not None
         run = self._start()
         if run is None:
             return None
-        x = self.projection.to_array(X)
         found = None if at_work and x is X else getattr(run, method)(x, *args)
         return self._again(method, x, *args) if found is None else found
 
@@ -1053,9 +1059,9 @@ class Detector:
         With forgetting NumPy does: it solves P at other times than a run, which rounds sums.
         A new run needs a level, too, which pays only where P stays.
         """
-        run, is_one = self._run, getattr(X, "ndim", 0) == 1
+        run = self._run
         found: float | None = None if run is None else run.loss(X)
-        if found is None and (run is not None or (is_one and self.known.is_solved)):
+        if found is None and (run is not None or self.known.is_solved):
             found = self._ask("loss", X)
         return found
 

@@ -632,9 +632,9 @@ class Projection:
         """Return samples as an array, matched by their names if both have some.
 
         Args:
-            X: One sample (n,) or rows (k, n), as for `to_grid`; an array is returned as it is.
+            X: One sample (n,) or rows (k, n), as for `to_grid`; float64 is returned as it is.
         """
-        if isinstance(X, np.ndarray):
+        if isinstance(X, np.ndarray) and X.dtype == np.float64:
             return X
         return as_floats(match_names(X, self.names), self.n_inputs)
 

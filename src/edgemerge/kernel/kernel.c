@@ -11,7 +11,7 @@
  * Sums are exact without forgetting; with it they round, and so does the map from readings to the
  * grid. Where bits matter nothing is fused, hence -ffp-contract=off, and FMA() where only scores
  * depend on it. `Run` declines (returns None) whatever Python must decide: other
- * kinds of samples, far or non-finite readings, full sums, P due to be solved, another ridge.
+ * kinds of samples, readings that are not finite, full sums, P due to be solved, another ridge.
  */
 #define Py_LIMITED_API 0x030B0000
 #define PY_SSIZE_T_CLEAN
@@ -39,7 +39,7 @@
 
 /* ---- loops, compiled for every CPU, and for AVX2 and AVX-512 with fused operations ---- */
 
-/* x*gain + shift, rounded to whole steps; returns how many are not within `far` of 0. */
+/* x*gain + shift, rounded to whole steps within `far` of 0; returns how many x are not finite. */
 INLINE double to_grid(size_t n, const double *restrict x, const double *restrict gain,
                       const double *restrict shift, double far, double step, double *restrict out)
 {
@@ -50,8 +50,8 @@ INLINE double to_grid(size_t n, const double *restrict x, const double *restrict
         double steps = x[j] * gain[j];
         steps = steps + shift[j];
         double whole = copysign((steps + big) - big, steps); /* keeps -0, as rint does */
-        bad += fabs(whole) <= far ? 0.0 : 1.0;
-        out[j] = whole * step;
+        bad += fabs(x[j]) <= DBL_MAX ? 0.0 : 1.0;
+        out[j] = (whole > far ? far : whole < -far ? -far : whole) * step;
     }
     return bad;
 }
@@ -531,7 +531,7 @@ static const Loops *loops = &any_cpu;
 
 /* ---- what Python calls ---- */
 
-/* Put one sample of readings on the grid; false if it is of another kind, far or not finite. */
+/* Put one sample of readings on the grid; false if it is of another kind or not finite. */
 static int take_readings(Run *run, PyObject *given, double *out)
 {
     Py_buffer view;
@@ -1002,9 +1002,9 @@ static PyObject *run_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
     }
     run->of_own = run->is.own_scale != 0.0;
     mirror(N, array(run, P_));
-    const size_t line = 8, n8 = (n + line - 1) / line * line, N8 = (N + line - 1) / line * line;
     if (run->of_own)
         mirror(N, array(run, U_));
+    const size_t line = 8, n8 = (n + line - 1) / line * line, N8 = (N + line - 1) / line * line;
     run->memory = PyMem_Calloc(6 * n8 + 11 * N8 + line, sizeof(double));
     if (run->memory == NULL) {
         PyErr_NoMemory();
@@ -1056,7 +1056,7 @@ static PyObject *tally(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)
 
 PyDoc_STRVAR(grid_rows_doc,
              "grid_rows(far, step, gain, shift, X, out): put rows of readings on the grid;\n"
-             "False if one is far or not finite: then `out` is of no use.");
+             "False if one is not finite: then `out` is of no use.");
 static PyObject *grid_rows(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Py_buffer views[4]; /* gain, shift, X, out */
