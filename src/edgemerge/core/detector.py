@@ -872,9 +872,8 @@ class Detector:
         found = None if at_work and x is X else getattr(run, method)(x, *args)
         return self._again(method, x, *args) if found is None else found
 
-    @property
     def _limit(self) -> float | None:
-        """Above it samples are not learnt; None means that all are."""
+        """Return the score above which samples are not learnt; None means that all are."""
         return None if self.supervised else self.reject_above
 
     @property
@@ -982,7 +981,7 @@ class Detector:
         if isinstance(X, Seen):
             self._learn_seen(X)
             return
-        run, limit = self._run, self._limit
+        run, limit = self._run, self._limit()
         if limit is not None:
             if run is None or run.learn_and_score(X, limit) is None:
                 self._learn_and_score(X)
@@ -1075,13 +1074,13 @@ class Detector:
         Returns:
             A float for one sample, (k,) for rows.
         """
-        run, limit = self._run, self._limit
+        run, limit = self._run, self._limit()
         found: float | None = None if run is None else run.learn_and_score(X, limit)
         return self._learn_and_score(X) if found is None else found
 
     def _learn_and_score(self, X: Samples) -> float | Array:
         """Do what the kernel declined at first."""
-        found: float | None = self._ask("learn_and_score", X, self._limit)
+        found: float | None = self._ask("learn_and_score", X, self._limit())
         if found is not None:
             return found
         rows = self.projection.to_grid(X)
@@ -1091,7 +1090,7 @@ class Detector:
             self._learn_with_numpy(seen)
             return seen.score
         self._waiting.must_fit(np.atleast_2d(rows))
-        scores = self._learn_and_score_rows(np.atleast_2d(rows), self._limit or inf)
+        scores = self._learn_and_score_rows(np.atleast_2d(rows), self._limit() or inf)
         return scores if rows.ndim == 2 else float(scores[0])
 
     def _learn_and_score_rows(self, rows: Array, limit: float) -> Array:
@@ -1304,8 +1303,8 @@ class Detector:
     def _learn_seen(self, seen: Seen) -> None:
         self.projection.must_equal(seen.projection)
         run = self._run or self._start()
-        found = None if run is None else run.learn_row(seen.row, self._limit)
-        found = self._again("learn_row", seen.row, self._limit) if found is None else found
+        found = None if run is None else run.learn_row(seen.row, self._limit())
+        found = self._again("learn_row", seen.row, self._limit()) if found is None else found
         if found is None:
             self._learn_with_numpy(seen)
 
@@ -1323,7 +1322,7 @@ class Detector:
             learn_one(self.known, seen.row, seen.errors)
 
     def _rejects(self, score: float) -> bool:
-        limit = self._limit
+        limit = self._limit()
         return limit is not None and score > limit and self.ready
 
     def _sets_scale(self, own: Stats) -> bool:
