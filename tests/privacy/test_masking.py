@@ -84,6 +84,10 @@ class World:
         return [self.keepers[k].answer(epoch, self.request(uploads, k, epoch)) for k in here]
 
 
+def listed(uploads, epoch=1):
+    return Survivors(epoch, {number: each.digest for number, each in uploads.items()})
+
+
 @examples(25)
 @given(st.data(), st.integers(3, 12), st.integers(0, 2**32 - 1))
 def test_the_total_of_survivors_is_exact(data, size, seed):
@@ -251,6 +255,28 @@ def test_a_device_looks_for_its_upload_in_a_signed_list():
     few = dict(list(opened.signatures.items())[: world.cohort.threshold - 1])
     with pytest.raises(DeniedError, match="may differ"):
         counts(world.cohort, opened.survivors, few, mine)
+
+
+def test_a_signed_list_cannot_be_cut_into_other_rows():
+    """The same bytes with other digests and members: the victim would think it was left out."""
+    world, victim = World(6), 4
+    whole = listed(world.uploads(range(6)))
+    rows = whole.message(world.cohort)[-6 * 36 :]
+
+    def number(place):
+        return int.from_bytes(rows[place : place + 4], "little")
+
+    # the digests of 3 and 5 take the row of the victim, and the last row is cut in two
+    first, last = 3 * 36, 5 * 36
+    cut = next(at for at in range(last + 4, 6 * 36 - 4) if number(at) > 5)
+    ends = {0: 36, 36: 72, 72: first, first: last, last: cut, cut: 6 * 36}
+    digests = {number(start): rows[start + 4 : end] for start, end in ends.items()}
+    assert sorted(digests) == list(digests)
+    assert victim not in digests
+    framed = b"".join(n.to_bytes(4, "little") + digest for n, digest in digests.items())
+    assert framed == rows
+    with pytest.raises(FormatError, match="other than 32 bytes for each survivor"):
+        Survivors(1, digests)
 
 
 def test_only_keepers_of_the_epoch_sign_a_list():

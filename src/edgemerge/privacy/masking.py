@@ -777,10 +777,19 @@ class Survivors:
     Args:
         epoch: The epoch.
         digests: The digest of the upload of each survivor, by the member's number.
+
+    Raises:
+        FormatError: Its bytes could be read as another list.
     """
 
     epoch: int
     digests: Mapping[int, bytes]
+
+    def __post_init__(self) -> None:
+        """Refuse rows of other lengths: cut elsewhere, a signed list would have other members."""
+        rows = self.digests.items()
+        if not all(0 <= n < 2**32 and len(digest) == HASH_BYTES for n, digest in rows):
+            raise FormatError(f"found a list of other than {HASH_BYTES} bytes for each survivor")
 
     def message(self, cohort: Cohort) -> bytes:
         """Return the bytes that keepers sign.
