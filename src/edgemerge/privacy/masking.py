@@ -24,7 +24,7 @@ one, also if an epoch failed and its deltas are sent again with the next.
 | Ed25519 pair | HKDF of the device seed | signing uploads and answers | always |
 | s_ij | HKDF of the pair's secret, cohort, epoch, both ends | mask of i and j | never |
 | b_i | 31 random bytes | own mask | never: drawn per epoch, the upload is kept |
-| box key | HKDF of the pair's secret, cohort, epoch, both ends | one box | never: its nonce is 0 |
+| box key | HKDF of the pair's secret, cohort, epoch, ends, upload | a box | never: its nonce is 0 |
 | coefficients | 48 random bytes each | Shamir shares of one s_ij or b_i | never |
 | mask key | HKDF of s_ij or b_i | one ChaCha20 stream | never: its nonce is 0 |
 """
@@ -555,11 +555,12 @@ def _edge_seed(cohort: Cohort, keys: DeviceKeys, epoch: int, number: int, other:
 
 
 def _box_key(
-    cohort: Cohort, keys: DeviceKeys, epoch: int, other: int, sender: int, keeper: int
+    cohort: Cohort, epoch: int, secret: bytes, sender: int, keeper: int, digest: bytes
 ) -> ChaCha20Poly1305:
+    # with the upload's digest: a device that was started from a copy of its file may send another
     ends = sender.to_bytes(4, "little") + keeper.to_bytes(4, "little")
-    info = cohort.context(epoch, b"box") + ends
-    return ChaCha20Poly1305(_derive(keys.secret(cohort.members[other]), info, KEY_BYTES))
+    info = cohort.context(epoch, b"box") + ends + digest
+    return ChaCha20Poly1305(_derive(secret, info, KEY_BYTES))
 
 
 def split_secrets(
@@ -702,8 +703,9 @@ def make_upload(
     split = split_secrets(seeds, places, cohort.threshold, random)
     for keeper, numbers in zip(keepers, split, strict=True):
         shares = b"".join([number.to_bytes(SHARE_BYTES, "little") for number in numbers])
-        key = _box_key(cohort, keys, epoch, keeper, number, keeper)
-        boxes.append(key.encrypt(bytes(12), flag + shares, digest))
+        secret = keys.secret(cohort.members[keeper])
+        key = _box_key(cohort, epoch, secret, number, keeper, digest)
+        boxes.append(key.encrypt(bytes(12), flag + shares, None))
     body = b"".join([head, *boxes])
     return body + keys.sign(body)
 
@@ -917,9 +919,10 @@ class Keeper:
         cohort, epoch = self._cohort, survivors.epoch
         shares, adding, unreadable = [], set[int](), list[str]()
         for sender in sorted(boxes):
-            key = _box_key(cohort, self._keys, epoch, sender, sender, self._number)
+            secret, digest = self._keys.secret(cohort.members[sender]), survivors.digests[sender]
+            key = _box_key(cohort, epoch, secret, sender, self._number, digest)
             try:
-                opened = key.decrypt(bytes(12), boxes[sender], survivors.digests[sender])
+                opened = key.decrypt(bytes(12), boxes[sender], None)
             except InvalidTag:
                 opened = TAKES_BACK + UNREADABLE * (1 + cohort.neighbours)
                 unreadable.append(cohort.members[sender].name)
