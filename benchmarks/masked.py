@@ -8,8 +8,8 @@ how far the total is from the true one.
   cohorts and in one sparse cohort, too.
 - "server": a server in a process of its own, and devices that enrol, exchange over TLS on loopback
   and keep their files. The time of a device is all that its exchange does from its sums to the
-  total: a push that is sent, and two pulls; that of the server is all that its process does
-  meanwhile.
+  total: a push that is sent, and two pulls, or three if the second one came before the last answer
+  of a keeper; that of the server is all that its process does meanwhile.
 - "server, open fleet": the same devices push and pull twice in a fleet without masks.
 - "SecAgg+": Flower's, on the same sums (`masked_flower.py`), if Flower is installed in
   `.venv-flower` (`make .venv-flower/ready`) or its Python is named by EDGEMERGE_FLOWER_PYTHON.
@@ -54,6 +54,7 @@ from edgemerge.privacy.masking import (
     make_upload,
     open_total,
     read_upload,
+    signed_by,
     words_length,
     words_of,
 )
@@ -158,17 +159,26 @@ def _run_epoch(
     uploads = {i: read_upload(cohort, epoch, data) for i, data in sent.items()}
     survivors = Survivors(epoch, {i: each.digest for i, each in uploads.items()})
     times.server_s += process_time() - start
-    answers = []
-    for column, keeper in enumerate(cohort.keepers_of(epoch)):
-        if keeper not in uploads:
-            continue
+    keepers = [keeper for keeper in cohort.keepers_of(epoch) if keeper in uploads]
+    signatures, signing_s = {}, []
+    for keeper in keepers[: cohort.threshold]:
         start = process_time()
+        signatures[keeper] = Keeper(cohort, keys[keeper]).sign(survivors)
+        signing_s.append(process_time() - start)
+    start = process_time()
+    if signed_by(cohort, survivors, signatures) != {*signatures}:
+        raise AssertionError("a signature does not fit its list")
+    times.server_s += process_time() - start
+    answers = []
+    for keeper in keepers:
+        start = process_time()
+        column = cohort.keepers_of(epoch).index(keeper)
         boxes = {i: each.boxes[column] for i, each in uploads.items()}
-        request = make_request(cohort, survivors, boxes)
+        request = make_request(cohort, survivors, signatures, boxes)
         times.server_s += process_time() - start
         start = process_time()
         answers.append(Keeper(cohort, keys[keeper]).answer(epoch, request))
-        times.keeper_s.append(process_time() - start)
+        times.keeper_s.append(process_time() - start + median(signing_s))
     start = process_time()
     opened = open_total(cohort, epoch, uploads, answers[: cohort.threshold])
     times.server_s += process_time() - start
@@ -215,6 +225,11 @@ class Device:
     def pull(self) -> Stats:
         """Do what the epoch waits for, and return the total of the others."""
         return self._timed(partial(self.exchange.pull, Selection(receiver=self.name))).total
+
+    @property
+    def waits(self) -> bool:
+        """Whether it does not know yet whether its upload is in a total."""
+        return bool(self.exchange._state.epoch)
 
     def _timed(self, act: Callable[[], T]) -> T:
         start = process_time()
@@ -267,6 +282,9 @@ def _exchange(server: Child, here: list[Device], revision: int, missing: float) 
         before += server.cpu_s() - waits
     for device in here * 2:
         device.pull()
+    for device in here:
+        if device.waits:
+            device.pull()
     asked = [device for device in here if device.bytes["answer"]]
     upload = int(median(device.bytes["upload"] for device in here))
     return {
@@ -276,10 +294,14 @@ def _exchange(server: Child, here: list[Device], revision: int, missing: float) 
         "server_s": round(server.cpu_s() - before, 2),
         "upload_bytes": upload,
         "upload_ratio": round(upload / plain_bytes(), 3),
-        "keeper_bytes": int(median(d.bytes["request"] + d.bytes["answer"] for d in asked)),
+        "keeper_bytes": int(median(map(_keeper_bytes, asked))),
         "seconds": round(monotonic() - start, 1),
         "memory_mb": round(server.memory_mb()),
     }
+
+
+def _keeper_bytes(device: Device) -> int:
+    return sum(device.bytes[what] for what in ("signature", "request", "answer"))
 
 
 def _distance(found: Stats, parts: list[Stats]) -> float:

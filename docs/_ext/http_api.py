@@ -38,7 +38,8 @@ ITSELF = {  # these look at the address, too
     **dict.fromkeys(
         (
             *(api.register_keys, api.masked_status, api.masked_cohort, api.put_upload),
-            *(api.get_keeper_request, api.put_answer, api.get_epoch, api.get_masked_total),
+            *(api.put_signature, api.get_keeper_request, api.put_answer),
+            *(api.get_epoch, api.get_masked_total),
         ),
         "the device itself",
     ),

@@ -210,7 +210,7 @@ def test_a_device_that_is_missing_is_in_a_later_epoch(world, hub):
     assert pulled(world, here[0]) == others(here[0], 2, here) + note(away).stats
 
 
-FAILPOINTS = ["masked-before-upload", "masked-before-answer", "masked-before-settle"]
+FAILPOINTS = [f"masked-before-{what}" for what in ("upload", "signature", "answer", "settle")]
 
 
 @pytest.mark.parametrize("failpoint", FAILPOINTS)

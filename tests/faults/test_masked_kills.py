@@ -28,7 +28,7 @@ OF_SERVER = (
     "server-after-upload",
     "server-in-epoch",
 )
-OF_DEVICE = ("masked-before-upload", "masked-before-answer", "masked-before-settle")
+OF_DEVICE = tuple(f"masked-before-{what}" for what in ("upload", "signature", "answer", "settle"))
 MAX_TURNS = 60  # in which an epoch must end, whatever is killed
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]

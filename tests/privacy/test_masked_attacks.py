@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -13,7 +14,7 @@ import pytest
 from benchmarks.sharing import RECOVERED, Reader, recovered
 from edgemerge import Contribution, Projection, Stats
 from edgemerge.comparison.streams import auc
-from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnknownError
+from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import BINARY_HEADERS
 from edgemerge.privacy.gate import min_cohort, min_fresh_samples
@@ -21,13 +22,15 @@ from edgemerge.privacy.masking import (
     SHARE_BYTES,
     Cohort,
     DeviceKeys,
+    Keeper,
     Survivors,
     join_shares,
+    make_request,
     make_upload,
     mask_of,
-    open_total,
     read_answer,
     read_upload,
+    signed_by,
     stats_of,
     weights_at_zero,
     words_of,
@@ -43,7 +46,7 @@ SMALL = Projection(n_inputs=3, n_hidden=16, seed=7, low=-1.0, high=1.0)
 N_ROWS = 2 * SMALL.n_hidden  # so few that the bare sums give the rows back
 LATER_S = 4000.0  # more than an epoch waits
 CHI_SQUARE_255 = 377.0  # one in a million sequences of uniform bytes has more
-HEADER_BYTES = 68  # of an answer: the keeper's number and its signature of the survivors
+HEADER_BYTES = 4  # of an answer: the keeper's number
 
 
 @dataclass
@@ -351,83 +354,122 @@ def test_differences_of_totals_hold_all_survivors_or_none(watched):
         assert not any(np.array_equal(made, each) for each in others)
 
 
-def without_member(cohort, epoch, request, number):
-    """Return the request to a keeper less one survivor: what a lying server sends."""
-    start = len(cohort.context(epoch, b"request"))
-    count = int.from_bytes(request[start : start + 4], "little")
-    width = (len(request) - start - 4) // count
-    all_rows = [request[start + 4 + i * width :][:width] for i in range(count)]
-    kept = [row for row in all_rows if int.from_bytes(row[:4], "little") != number]
-    return request[:start] + len(kept).to_bytes(4, "little") + b"".join(kept)
+def lie_to(hub, monkeypatch, world, change):
+    """Let the server show keepers other lists of survivors: what `change` makes of the true one."""
+    honest = hub.service.masked.status
+
+    def status(fleet, device, **about):
+        found = honest(fleet, device, **about)
+        if fleet != world.fleet or not found.listed:
+            return found
+        told = {int(number): digest for number, digest in json.loads(found.listed).items()}
+        return replace(found, listed=json.dumps(change(device, told)))
+
+    monkeypatch.setattr(hub.service.masked, "status", status)
 
 
-def lie_to(hub, monkeypatch, world, devices, left_out):
-    """Let the server show some keepers a list of survivors without some members."""
-    honest = hub.service.masked.request
+def less(told, left_out):
+    return {number: digest for number, digest in told.items() if number not in left_out}
 
-    def request(fleet, device, number):
-        found = honest(fleet, device, number)
-        if fleet == world.fleet and device in devices:
-            for member in left_out:
-                found = without_member(cohort_of(hub, world), number, found, member)
-        return found
 
-    monkeypatch.setattr(hub.service.masked, "request", request)
+def signatures_of(hub, world, cohort):
+    """Return the signatures that devices sent, by the member's number, taken or not."""
+    where = re.compile(rf".*/fleets/{world.fleet}/masked/([^/]+)/epochs/1/signature")
+    names = [member.name for member in cohort.members]
+    sent = ((where.fullmatch(path), data) for _, path, data, *_ in hub.traffic.entries)
+    return {names.index(match[1]): data for match, data in sent if match}
+
+
+def answers_to(hub, world, cohort, lists):
+    """Ask each keeper for its answer to the list that it was shown, with all signatures."""
+    uploads, signatures = uploads_of(hub, world, 1), signatures_of(hub, world, cohort)
+    for column, number in enumerate(cohort.keepers_of(1)):
+        survivors = lists(number)
+        boxes = {n: uploads[n].boxes[column] for n in survivors.digests}
+        there = world.exchange(cohort.members[number].name)
+        keeper = Keeper(cohort, there._keys, there._state.keeper)
+        with suppress(DeniedError):
+            yield keeper.answer(1, make_request(cohort, survivors, signatures, boxes))
+
+
+def without(uploads, left_out):
+    return Survivors(1, {n: each.digest for n, each in uploads.items() if n not in left_out})
 
 
 @pytest.mark.parametrize("n_lied_to", [2, 3])
 def test_with_split_views_at_most_one_list_is_opened(hub, world, monkeypatch, n_lied_to):
     victim = 4
-    lie_to(hub, monkeypatch, world, DEVICES[:n_lied_to], [victim])
-    for device in DEVICES:
-        push(world, device)
-    for device in DEVICES:
-        with suppress(UnknownError):  # one of the lists is opened, so no more keepers are asked
-            world.exchange(device)._answer(cohort_of(hub, world), 1)
+    lied_to = DEVICES[:n_lied_to]
+    lie_to(
+        *(hub, monkeypatch, world),
+        lambda device, told: less(told, {victim} if device in lied_to else ()),
+    )
+    for device in DEVICES * 2:
+        with suppress(RejectedError):  # this server wants signatures of its own list only
+            push(world, device)
     cohort, uploads = cohort_of(hub, world), uploads_of(hub, world, 1)
-    sent = [entry for entry in hub.traffic.entries if entry[1].endswith("/epochs/1/answer")]
-    answers = {entry[1]: entry[2] for entry in sent if world.fleet in entry[1].split("/")}
-    assert len(answers) >= cohort.threshold
-    opened = []
-    for view in (uploads, {n: each for n, each in uploads.items() if n != victim}):
-        survivors = Survivors(1, {n: each.digest for n, each in view.items()})
-        fitting = [data for data in answers.values() if fits(cohort, survivors, data)]
-        try:
-            opened.append(open_total(cohort, 1, view, fitting))
-        except DeniedError:
-            continue
-    assert len(opened) == 1
-
-
-def fits(cohort, survivors, data):
-    try:
-        read_answer(cohort, survivors, data)
-    except EdgemergeError:
-        return False
-    return True
+    whole, fewer = without(uploads, ()), without(uploads, {victim})
+    signatures = signatures_of(hub, world, cohort)
+    signed = [signed_by(cohort, each, signatures) for each in (whole, fewer)]
+    assert [len(each) for each in signed] == [5 - n_lied_to, n_lied_to]
+    agreed = [len(each) >= cohort.threshold for each in signed]
+    assert sum(agreed) == 1
+    for fits, each in zip(agreed, (whole, fewer), strict=True):
+        found = [*answers_to(hub, world, cohort, lambda _, each=each: each)]
+        assert bool(found) == fits
 
 
 def test_a_server_cannot_isolate_a_device_by_dropping_the_others(hub, world, monkeypatch):
-    lie_to(hub, monkeypatch, world, DEVICES, [2, 3, 4])
+    lie_to(hub, monkeypatch, world, lambda _, told: less(told, {2, 3, 4}))
     for device in DEVICES[:-1]:
         push(world, device)
     with pytest.raises(DeniedError, match="2 survivors, expected at least 3"):
         push(world, DEVICES[-1])
 
 
-def test_a_server_cannot_ask_again_without_one_device(hub, world, monkeypatch):
+def test_a_server_cannot_ask_again_without_one_device(hub, world):
     """Two totals that differ by one device would reveal it."""
     for device in DEVICES:
         push(world, device)
-    keeper = DEVICES[-1]  # whose push ended the collecting, so that it has answered
-    assert (1, keeper) in hub.traffic.bodies(world, "PUT", "answer")
-    lie_to(hub, monkeypatch, world, DEVICES, [0])
-    with pytest.raises(DeniedError, match="a keeper answers once"):
-        world.restarted(keeper)._answer(cohort_of(hub, world), 1)
+    keeper = DEVICES[-1]  # whose push ended the collecting, so that it has signed
+    assert (1, keeper) in hub.traffic.bodies(world, "PUT", "signature")
+    there = world.restarted(keeper)
+    fewer = without(uploads_of(hub, world, 1), {0})
+    listed = {str(number): digest.hex() for number, digest in fewer.digests.items()}
+    asked = {"epoch": 1, "state": "signing", "listed": listed}
+    with pytest.raises(DeniedError, match="a keeper signs one"):
+        there._keep(cohort_of(hub, world), asked)
+
+
+def test_a_keeper_is_asked_only_while_its_own_upload_waits(hub, world):
+    """A server that was taken over for a while could have it sign a list of an epoch far ahead."""
+    for device in DEVICES:
+        push(world, device)
+    there, cohort = world.exchange(DEVICES[0]), cohort_of(hub, world)
+    listed = {str(number): bytes(32).hex() for number in range(5)}
+    for epoch in (2, 2**40, "1", None):
+        asked = {"epoch": epoch, "state": "signing", "listed": listed}
+        with pytest.raises(RejectedError, match="waits for the result of its upload"):
+            there._keep(cohort, asked)
+    world.turn()
+    assert there._state.epoch == 0
+    for epoch in (0, 1):
+        with pytest.raises(RejectedError, match="waits for the result of its upload"):
+            there._keep(cohort, {"epoch": epoch, "state": "signing", "listed": listed})
+
+
+@pytest.mark.parametrize("listed", [None, [], {"x": "00"}, {"0": "zz"}, {"0": 1}, {"0": "00"}])
+def test_a_list_that_is_none_is_not_signed(hub, world, listed):
+    push(world, DEVICES[0])
+    there = world.exchange(DEVICES[0])
+    asked = {"epoch": 1, "state": "signing", "listed": listed}
+    with pytest.raises(EdgemergeError):
+        there._keep(there._join(hub.service.masked.status(world.fleet, DEVICES[0]).cohort), asked)
+    assert there._state.keeper == b""
 
 
 def test_a_keeper_that_lies_is_found_and_does_no_harm(hub, world, monkeypatch):
-    liar = DEVICES[0]
+    liar = DEVICES[1]  # among the first that answer
     there = world.exchange(liar)
     honest = there._ask
 
@@ -448,7 +490,7 @@ def test_a_keeper_that_lies_is_found_and_does_no_harm(hub, world, monkeypatch):
     for device in DEVICES:
         push(world, device)
     world.turn()
-    expected = sum(Stats.of(SMALL, rows(device)) for device in DEVICES[1:])
+    expected = sum(Stats.of(SMALL, rows(device)) for device in DEVICES if device != liar)
     assert pulled(world, liar) == expected
     with hub.service.database.reading() as tx:
         sql = "select detail from audit where fleet = ? and action = 'open total'"
@@ -472,15 +514,18 @@ def test_recorded_messages_cannot_be_replayed(hub, world):
     world.turn()
     before = hub.service.masked.total(world.fleet)
     uploads = hub.traffic.bodies(world, "PUT", "upload")
+    signatures = hub.traffic.bodies(world, "PUT", "signature")
     answers = hub.traffic.bodies(world, "PUT", "answer")
+    assert len(signatures) == len(answers) == 3
     epoch = hub.service.masked.status(world.fleet, DEVICES[0]).epoch
     assert epoch == 2
     for (_, device), data in uploads.items():
         assert refused(world, device, "epochs", 2, "upload", body=data)
         assert refused(world, device, "epochs", 1, "upload", body=data)
-    for (_, device), data in answers.items():
-        assert refused(world, device, "epochs", 2, "answer", body=data)
-        assert refused(world, device, "epochs", 1, "answer", body=data)
+    for what, sent in (("signature", signatures), ("answer", answers)):
+        for (_, device), data in sent.items():
+            assert refused(world, device, "epochs", 2, what, body=data)
+            assert refused(world, device, "epochs", 1, what, body=data)
     after = hub.service.masked.total(world.fleet)
     assert before[0] == after[0]
     assert np.array_equal(before[1], after[1])
@@ -494,9 +539,12 @@ def test_nobody_sends_for_another_device(hub, world):
     assert refused(world, DEVICES[1], "epochs", 1, "upload", body=data) == 403
     for device in DEVICES:
         push(world, device)
-    (_, keeper), answer = next(iter(hub.traffic.bodies(world, "PUT", "answer").items()))
-    other = next(device for device in DEVICES if device != keeper)
-    assert refused(world, other, "epochs", 1, "answer", body=answer) == 403
+    for device in DEVICES[:2]:  # enough sign, and the last of them answers
+        world.exchange(device).take_part()
+    for what, status in (("signature", 422), ("answer", 403)):
+        (_, keeper), data = hub.traffic.bodies(world, "PUT", what).popitem()
+        other = next(device for device in DEVICES[::-1] if device != keeper)
+        assert refused(world, other, "epochs", 1, what, body=data) == status
 
 
 def test_a_second_upload_is_refused(hub, world):
@@ -513,7 +561,11 @@ def test_only_keepers_among_the_survivors_are_asked(hub, world):
     for device in here:
         push(world, device)
     hub.service.masked._clock = lambda: hub.service.clock() + LATER_S
-    assert hub.service.masked.status(world.fleet, away).state == "keeping"
+    assert hub.service.masked.status(world.fleet, away).state == "signing"
+    for device in here[:3]:
+        world.exchange(device).take_part()
+    found = hub.service.masked.status(world.fleet, away)
+    assert (found.state, found.asked, found.listed) == ("keeping", False, "")
     with pytest.raises(DeniedError, match="no keeper"):
         world.exchange(away)._ask("GET", "epochs", 1, "request")
 
@@ -560,33 +612,45 @@ MANY = [f"pump-{i:03}" for i in range(104)]  # so many that not all are neighbou
 
 
 @pytest.mark.long
-def test_a_server_cannot_isolate_a_device_on_a_ring(hub, tmp_path, monkeypatch):
-    """It says that all neighbours of one are missing; more than enough devices are left."""
+@pytest.mark.parametrize("lists", ["one", "many"])
+def test_a_server_cannot_isolate_a_device_on_a_ring(hub, tmp_path, monkeypatch, lists):
+    """It says that all neighbours of one are missing; or all but one, another for each keeper."""
     world = MaskedWorld(hub, tmp_path, shared=SMALL, least=40, size=len(MANY))
     world.form(MANY)
     cohort = hub.service.masked.cohort_of(world.fleet, MANY[0])[1]
     ring = cohort._shuffled(1, b"neighbours")
     victim, near = ring[0], cohort.neighbours_of(1, ring[0])
     assert len(near) == 60
-    there = {}
     for number, device in enumerate(MANY):
         rng = np.random.default_rng(number)
         X = rng.uniform(-1.0, 1.0, (N_ROWS, SMALL.n_inputs))
-        there[device] = world.exchange(device)
-        there[device].push(Contribution(device, Stats.of(SMALL, X), 1))
+        world.exchange(device).push(Contribution(device, Stats.of(SMALL, X), 1))
     for device in MANY[:-1]:
-        there[device].take_part()
-    lie_to(hub, monkeypatch, world, MANY, near)
-    keepers = [k for k in cohort.keepers_of(1) if k not in near]
-    refused_by = 0
+        world.exchange(device).take_part()
+
+    def left_out(number):
+        return {*near} - ({near[7 * number % len(near)]} if lists == "many" else set())
+
+    lie_to(hub, monkeypatch, world, lambda device, told: less(told, left_out(MANY.index(device))))
+    keepers, refused_by = cohort.keepers_of(1), 0
     for device in MANY[-1:] + [MANY[k] for k in keepers]:
         try:
-            there[device].take_part()
+            world.exchange(device).take_part()
         except DeniedError as error:
             assert "lost too many neighbours" in str(error)  # noqa: PT017 - of several devices
             refused_by += 1
-    assert refused_by >= len(keepers) > 0
-    assert not hub.traffic.bodies(world, "PUT", "answer")
+        except RejectedError as error:  # by this server, which wants signatures of its own list
+            assert "no signature of" in str(error)  # noqa: PT017 - of several devices
+    signed, uploads = signatures_of(hub, world, cohort), uploads_of(hub, world, 1)
+    if lists == "one":
+        assert refused_by >= len(keepers) > 0
+        assert not signed
+    else:
+        assert set(signed) == set(keepers)
+        times = Counter(number for keeper in keepers for number in left_out(keeper))
+        assert min(times[number] for number in near) >= cohort.threshold  # enough, if combined
+        shown = {keeper: without(uploads, left_out(keeper)) for keeper in keepers}
+        assert [*answers_to(hub, world, cohort, shown.get)] == []
     assert victim not in near
     world.close()
 
@@ -608,7 +672,9 @@ def test_a_device_with_spoilt_boxes_is_named_and_the_next_cohort_goes_on(hub, wo
     assert sent.status == 204
     for device in honest:
         push(world, device)
-    world.turn()
+    world.turn(honest)
+    hub.service.masked._clock = lambda: hub.service.clock() + LATER_S
+    world.turn(honest)
     found = hub.service.masked.result(world.fleet, 1)
     assert found["state"] == "failed"
     assert f"the shares of {bad} do not fit together" in found["why"]
@@ -655,29 +721,17 @@ def test_devices_that_take_back_isolate_nobody(hub, world):
 
 def test_a_server_cannot_open_an_upload_and_deny_it(hub, world, monkeypatch):
     """It lists another digest: else the device would send the same samples once more."""
-    honest, victim = hub.service.masked.request, 2
-
-    def request(fleet, device, number):
-        found, cohort = honest(fleet, device, number), cohort_of(hub, world)
-        digest = uploads_of(hub, world, number)[victim].digest
-        assert found.count(digest) == 1
-        assert len(cohort.members) == len(DEVICES)
-        return found.replace(digest, bytes(32))
-
-    monkeypatch.setattr(hub.service.masked, "request", request)
-    for device in DEVICES:
-        with suppress(EdgemergeError):
+    victim = 2
+    lie_to(hub, monkeypatch, world, lambda _, told: told | {victim: bytes(32).hex()})
+    for device in DEVICES * 2:
+        with suppress(RejectedError):  # this server wants signatures of its own list only
             push(world, device)
-    for device in DEVICES:
-        with suppress(EdgemergeError):  # the server asked about another list than it has
-            world.exchange(device).take_part()
-    sent = [entry for entry in hub.traffic.entries if entry[1].endswith("/epochs/1/answer")]
-    answers = {entry[2] for entry in sent if world.fleet in entry[1].split("/")}
-    assert len(answers) == len(DEVICES)
     cohort, uploads = cohort_of(hub, world), uploads_of(hub, world, 1)
-    listed = {n: each.digest for n, each in uploads.items()} | {victim: bytes(32)}
+    listed = Survivors(1, without(uploads, {victim}).digests | {victim: bytes(32)})
+    answers = [*answers_to(hub, world, cohort, lambda _: listed)]
+    assert len(answers) == len(DEVICES)
     for data in answers:
-        shares = read_answer(cohort, Survivors(1, listed), data).shares
+        shares = read_answer(cohort, listed, data).shares
         assert [n for n, share in enumerate(shares) if share is None] == [victim]
 
 

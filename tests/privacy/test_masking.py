@@ -2,6 +2,7 @@
 
 import json
 import random as insecure
+from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations
@@ -31,9 +32,11 @@ from edgemerge.privacy.masking import (
     join_shares,
     make_request,
     make_upload,
+    must_be_agreed,
     open_total,
     read_answer,
     read_upload,
+    signed_by,
     sparse_neighbours,
     split_secrets,
     stats_of,
@@ -73,11 +76,17 @@ class World:
         read = (read_upload(self.cohort, epoch, each) for each in data)
         return {each.number: each for each in read}
 
-    def request(self, uploads, keeper, epoch=1):
+    def signatures(self, survivors):
+        """Those of all members, as if all had agreed on this list."""
+        message = survivors.message(self.cohort)
+        return {number: keys.sign(message) for number, keys in enumerate(self.keys)}
+
+    def request(self, uploads, keeper, epoch=1, signatures=None):
         column = self.cohort.keepers_of(epoch).index(keeper)
-        survivors = Survivors(epoch, {number: each.digest for number, each in uploads.items()})
+        survivors = listed(uploads, epoch)
         boxes = {number: each.boxes[column] for number, each in uploads.items()}
-        return make_request(self.cohort, survivors, boxes)
+        signatures = self.signatures(survivors) if signatures is None else signatures
+        return make_request(self.cohort, survivors, signatures, boxes)
 
     def answers(self, uploads, keepers, epoch=1):
         here = [k for k in self.cohort.keepers_of(epoch) if k in keepers]
@@ -141,29 +150,35 @@ def test_neighbours_are_mutual_and_change_with_the_epoch():
     assert cohort.keepers_of(1) != cohort.keepers_of(2)
 
 
-def test_a_keeper_answers_one_list_of_survivors():
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_keeper_signs_and_answers_one_list_of_survivors(restarts):
     world = World(6)
     uploads = world.uploads(range(6))
-    keeper = world.cohort.keepers_of(1)[0]
-    request = world.request(uploads, keeper, 1)
-    first = world.keepers[keeper].answer(1, request)
-    assert world.keepers[keeper].answer(1, request) == first  # lost on its way, sent again
+    number = world.cohort.keepers_of(1)[0]
+    request = world.request(uploads, number)
+    keeper = world.keepers[number]
+    signature, answer = keeper.sign(listed(uploads)), keeper.answer(1, request)
+    if restarts:
+        keeper = Keeper(world.cohort, world.keys[number], keeper.state)
+    assert signed_by(world.cohort, listed(uploads), {number: signature}) == {number}
+    assert keeper.sign(listed(uploads)) == signature  # lost on its way, sent again
+    assert keeper.answer(1, request) == answer
     del uploads[5]
-    with pytest.raises(DeniedError, match="answers once"):
-        world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
+    with pytest.raises(DeniedError, match="a keeper signs one"):
+        keeper.sign(listed(uploads))
+    with pytest.raises(DeniedError, match="a keeper signs one"):
+        keeper.answer(1, world.request(uploads, number))
 
 
-def test_a_keeper_keeps_its_word_over_a_restart():
+def test_who_has_answered_for_a_list_signs_no_other():
+    """It was not asked to sign one before: enough others had."""
     world = World(6)
     uploads = world.uploads(range(6))
-    keeper = world.cohort.keepers_of(1)[0]
-    request = world.request(uploads, keeper, 1)
-    first = world.keepers[keeper].answer(1, request)
-    again = Keeper(world.cohort, world.keys[keeper], world.keepers[keeper].state)
-    assert again.answer(1, request) == first
+    number = world.cohort.keepers_of(1)[0]
+    world.keepers[number].answer(1, world.request(uploads, number))
     del uploads[5]
-    with pytest.raises(DeniedError, match="answers once"):
-        again.answer(1, world.request(uploads, keeper, 1))
+    with pytest.raises(DeniedError, match="a keeper signs one"):
+        world.keepers[number].sign(listed(uploads))
 
 
 def test_who_is_no_keeper_opens_nothing():
@@ -173,6 +188,9 @@ def test_who_is_no_keeper_opens_nothing():
     other = next(i for i in range(30) if i not in keepers)
     with pytest.raises(DeniedError, match="not a keeper in epoch 1"):
         world.keepers[other].answer(1, world.request(uploads, keepers[0]))
+    with pytest.raises(DeniedError, match="not a keeper in epoch 1"):
+        world.keepers[other].sign(listed(uploads))
+    assert world.keepers[other].state == b""
 
 
 def test_bytes_behind_a_request_are_refused():
@@ -193,24 +211,63 @@ def test_an_epoch_that_is_over_is_not_answered():
         world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
 
 
-def test_two_lists_cannot_both_be_opened():
+def test_keepers_do_not_agree_on_two_lists():
     """A server with split views: half of the keepers see one list, half another."""
     world = World(7)
     uploads = world.uploads(range(7))
-    fewer = {number: each for number, each in uploads.items() if number != 4}
+    views = uploads, {number: each for number, each in uploads.items() if number != 4}
     keepers = world.cohort.keepers_of(1)
     for cut in range(len(keepers) + 1):
-        fresh = World(7)
-        ends = keepers[:cut], keepers[cut:]
-        opened = 0
-        for view, asked in zip((uploads, fewer), ends, strict=True):
-            answers = fresh.answers(view, asked)
+        fresh, agreed = World(7), 0
+        for view, asked in zip(views, (keepers[:cut], keepers[cut:]), strict=True):
+            signatures = {k: fresh.keepers[k].sign(listed(view)) for k in asked}
             try:
-                open_total(fresh.cohort, 1, view, answers)
+                must_be_agreed(fresh.cohort, listed(view), signatures)
             except DeniedError:
                 continue
-            opened += 1
-        assert opened <= 1
+            agreed += 1
+        assert agreed <= 1
+
+
+@pytest.mark.parametrize(("size", "least"), [(10, 3), (100, 39), (130, 60)])
+def test_keepers_that_see_different_lists_reveal_nothing(size, least):
+    """Each list lacks other neighbours of one device: together they would give all its masks."""
+    world = World(size, words=3, least=least)
+    cohort, uploads = world.cohort, world.uploads(range(size))
+    keepers, victim = cohort.keepers_of(1), cohort._shuffled(1, b"neighbours")[0]
+    near, times, views, signatures = cohort.neighbours_of(1, victim), Counter(), {}, {}
+    for place, keeper in enumerate(keepers):
+        rarest = sorted(near, key=lambda number: (times[number], number))
+        if cohort.neighbours < size - 1:  # a ring must hold together
+            rarest.remove(near[7 * place % len(near)])
+        missing = rarest[: size - least]
+        times.update(missing)
+        views[keeper] = {n: each for n, each in uploads.items() if n not in missing}
+        signatures[keeper] = world.keepers[keeper].sign(listed(views[keeper]))
+    # so many keepers have a share of the mask with each of them, and all have one of its own
+    assert min(times[number] for number in near) >= cohort.threshold
+    for keeper in keepers:
+        request = world.request(views[keeper], keeper, signatures=signatures)
+        with pytest.raises(DeniedError, match=r"found [12] valid signatures of keepers"):
+            world.keepers[keeper].answer(1, request)
+
+
+@pytest.mark.parametrize("kind", ["few", "of another epoch", "of others", "invented"])
+def test_shares_are_revealed_for_a_list_that_enough_keepers_signed(kind):
+    world = World(30)
+    cohort, uploads = world.cohort, world.uploads(range(30))
+    keepers, signatures = cohort.keepers_of(1), world.signatures(listed(uploads))
+    keeper, enough = keepers[0], {k: signatures[k] for k in keepers[: cohort.threshold]}
+    wrong = {
+        "few": dict(list(enough.items())[1:]),
+        "of another epoch": world.signatures(listed(uploads, 2)),
+        "of others": {k: each for k, each in signatures.items() if k not in keepers},
+        "invented": dict.fromkeys(keepers, bytes(64)),
+    }
+    with pytest.raises(DeniedError, match="valid signatures of keepers"):
+        world.keepers[keeper].answer(1, world.request(uploads, keeper, signatures=wrong[kind]))
+    assert world.keepers[keeper].state == b""
+    assert world.keepers[keeper].answer(1, world.request(uploads, keeper, signatures=enough))
 
 
 def test_a_total_of_too_few_is_not_opened():
@@ -219,6 +276,8 @@ def test_a_total_of_too_few_is_not_opened():
     keeper = world.cohort.keepers_of(1)[0]
     with pytest.raises(DeniedError, match="4 survivors, expected at least 5"):
         world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
+    with pytest.raises(DeniedError, match="4 survivors, expected at least 5"):
+        world.keepers[keeper].sign(listed(uploads))
 
 
 def test_too_few_answers_open_nothing():
@@ -235,7 +294,7 @@ def test_answers_never_hold_both_kinds_of_seed_of_one_device():
     uploads = world.uploads([0, 1, 2, 4])
     keeper = world.cohort.keepers_of(1)[0]
     answer = world.keepers[keeper].answer(1, world.request(uploads, keeper, 1))
-    n_shares = (len(answer) - 4 - 64 - 64) // SHARE_BYTES
+    n_shares = (len(answer) - 4 - 64) // SHARE_BYTES
     assert n_shares == 4 + 4 * 2  # own seeds of four, and their edges to the two missing
 
 
@@ -243,18 +302,15 @@ def test_a_device_looks_for_its_upload_in_a_signed_list():
     world = World(6)
     mine = world.upload(3)
     uploads = {**world.uploads([0, 1, 2, 4, 5]), 3: read_upload(world.cohort, 1, mine)}
-    opened = open_total(world.cohort, 1, uploads, world.answers(uploads, range(6)))
-    assert counts(world.cohort, opened.survivors, opened.signatures, mine)
-    others = Survivors(1, {n: d for n, d in opened.survivors.digests.items() if n != 3})
-    message = others.message(world.cohort)
-    signatures = {k: keys.sign(message) for k, keys in enumerate(world.keys)}
-    assert not counts(world.cohort, others, signatures, mine)
-    shown = Survivors(1, {n: d for n, d in opened.survivors.digests.items() if n != 3})
+    signatures = world.signatures(listed(uploads))
+    assert counts(world.cohort, listed(uploads), signatures, mine)
+    others = listed({n: each for n, each in uploads.items() if n != 3})
+    assert not counts(world.cohort, others, world.signatures(others), mine)
     with pytest.raises(DeniedError, match="may differ"):
-        counts(world.cohort, shown, opened.signatures, mine)
-    few = dict(list(opened.signatures.items())[: world.cohort.threshold - 1])
+        counts(world.cohort, others, signatures, mine)
+    few = dict(list(signatures.items())[: world.cohort.threshold - 1])
     with pytest.raises(DeniedError, match="may differ"):
-        counts(world.cohort, opened.survivors, few, mine)
+        counts(world.cohort, listed(uploads), few, mine)
 
 
 def test_a_signed_list_cannot_be_cut_into_other_rows():
@@ -277,6 +333,14 @@ def test_a_signed_list_cannot_be_cut_into_other_rows():
     assert framed == rows
     with pytest.raises(FormatError, match="other than 32 bytes for each survivor"):
         Survivors(1, digests)
+
+
+@pytest.mark.parametrize("number", [-1, 6, 2**32])
+def test_a_list_has_members_only(number):
+    world = World(6)
+    keeper = world.cohort.keepers_of(1)[0]
+    with pytest.raises(FormatError):
+        world.keepers[keeper].sign(Survivors(1, dict.fromkeys((0, 1, 2, number), bytes(32))))
 
 
 def test_only_keepers_of_the_epoch_sign_a_list():
@@ -386,18 +450,15 @@ def signed_answer(world, keeper, survivors, body):
     return body + world.keys[keeper].sign(before + body)
 
 
-def test_an_answer_signs_the_list_that_it_was_asked_about():
-    """Its signature is what devices check later, so one of another list must not get in."""
+def test_an_answer_is_about_the_list_that_it_was_asked_about():
+    """Its shares are of other columns than those of another list."""
     world = World(5)
     uploads = world.uploads(range(5))
-    survivors = Survivors(1, {number: each.digest for number, each in uploads.items()})
     keeper = world.cohort.keepers_of(1)[0]
     answer = world.answers(uploads, [keeper])[0]
-    fewer = Survivors(1, {n: d for n, d in survivors.digests.items() if n != 4})
-    body = answer[:4] + world.keys[keeper].sign(fewer.message(world.cohort)) + answer[68:-64]
-    changed = signed_answer(world, keeper, survivors, body)
-    with pytest.raises(RejectedError, match="signed another list"):
-        read_answer(world.cohort, survivors, changed)
+    other = listed({**uploads, 4: replace(uploads[4], digest=bytes(32))})
+    with pytest.raises(RejectedError, match="the signature is not that of"):
+        read_answer(world.cohort, other, answer)
 
 
 def test_an_answer_of_a_member_that_is_no_keeper_is_refused():
@@ -407,8 +468,7 @@ def test_an_answer_of_a_member_that_is_no_keeper_is_refused():
     keepers = world.cohort.keepers_of(1)
     answer = world.answers(uploads, keepers[:1])[0]
     other = next(i for i in range(30) if i not in keepers)
-    signature = world.keys[other].sign(survivors.message(world.cohort))
-    body = other.to_bytes(4, "little") + signature + answer[68:-64]
+    body = other.to_bytes(4, "little") + answer[4:-64]
     with pytest.raises(FormatError, match=f"member {other}, who is not a keeper"):
         read_answer(world.cohort, survivors, signed_answer(world, other, survivors, body))
 
@@ -418,7 +478,7 @@ def test_a_changed_answer_is_refused():
     uploads = world.uploads(range(5))
     survivors = Survivors(1, {number: each.digest for number, each in uploads.items()})
     answer = world.answers(uploads, [world.cohort.keepers_of(1)[0]])[0]
-    share = 4 + 64  # where the first one begins
+    share = 4  # where the first one begins
     changed = answer[:share] + bytes([answer[share] ^ 1]) + answer[share + 1 :]
     with pytest.raises(RejectedError, match="the signature is not that of"):
         read_answer(world.cohort, survivors, changed)
@@ -479,7 +539,7 @@ def test_who_quarrels_with_whom_is_told_and_does_no_harm(wrong):
     survivors = Survivors(1, {n: u.digest for n, u in uploads.items()})
     for keeper, sender in wrong:
         shares = bytearray(answers[keeper][:-64])
-        shares[68 + sender * SHARE_BYTES] ^= 1  # all survived, so there is one share for each
+        shares[4 + sender * SHARE_BYTES] ^= 1  # all survived, so there is one share for each
         answers[keeper] = signed_answer(world, keeper, survivors, bytes(shares))
     opened = open_total(world.cohort, 1, uploads, answers)
     assert np.array_equal(opened.total, world.deltas.sum(0, dtype=np.uint64))
@@ -492,7 +552,7 @@ def test_a_keeper_that_lies_once_is_asked_last(monkeypatch):
     uploads = world.uploads(range(9))
     answers = world.answers(uploads, range(9))
     survivors = Survivors(1, {n: u.digest for n, u in uploads.items()})
-    answers[0] = signed_answer(world, 0, survivors, answers[0][:68] + bytes(9 * SHARE_BYTES))
+    answers[0] = signed_answer(world, 0, survivors, answers[0][:4] + bytes(9 * SHARE_BYTES))
     joined = []
 
     def counted(shares, weights):
@@ -539,7 +599,6 @@ def test_uploads_that_take_back_do_not_count_as_devices(taking_back):
     if taking_back > 2:
         with pytest.raises(DeniedError, match=f"found {6 - taking_back} survivors that add"):
             world.keepers[keeper].answer(1, request)
-        assert world.keepers[keeper].state == b""
     else:
         assert world.keepers[keeper].answer(1, request)
 
@@ -604,6 +663,27 @@ def test_who_copies_the_key_of_another_member_does_not_have_its_masks(bit):
     assert third.secret(members[5]) == third.secret(members[0])
     commitments = read_upload(cohort, 1, make_upload(cohort, third, 1, world.deltas[2])).commitments
     assert len(set(commitments)) == 6  # its own, and one with each of five neighbours
+
+
+def test_who_copies_the_key_of_another_member_cannot_have_its_boxes_opened():
+    """Shares would be told by the neighbours of the copy, of whom others may be missing."""
+    world = World(6)
+    members = list(world.cohort.members)
+    *start, last = members[0].agreement
+    members[5] = replace(members[5], agreement=bytes([*start, last ^ 128]))
+    cohort = replace(world.cohort, members=tuple(members))
+    uploads = {
+        n: read_upload(cohort, 1, make_upload(cohort, world.keys[n], 1, world.deltas[n]))
+        for n in range(5)
+    }
+    uploads[5] = uploads[0]
+    boxes = {n: each.boxes[cohort.keepers_of(1).index(2)] for n, each in uploads.items()}
+    message = listed(uploads).message(cohort)
+    signatures = {n: keys.sign(message) for n, keys in enumerate(world.keys)}
+    request = make_request(cohort, listed(uploads), signatures, boxes)
+    answer = Keeper(cohort, world.keys[2]).answer(1, request)
+    shares = read_answer(cohort, listed(uploads), answer).shares
+    assert [share is None for share in shares] == [False] * 5 + [True]
 
 
 def test_unreadable_boxes_are_named_where_too_few_are_left():
@@ -716,9 +796,9 @@ def test_keepers_that_lie_are_found_and_do_no_harm(places):
     for place in places:
         changed = [
             (int.from_bytes(answers[place][i : i + SHARE_BYTES], "little") + 1 + place) % PRIME
-            for i in range(68, len(answers[place]) - 64, SHARE_BYTES)
+            for i in range(4, len(answers[place]) - 64, SHARE_BYTES)
         ]
-        body = answers[place][:68] + b"".join(c.to_bytes(SHARE_BYTES, "little") for c in changed)
+        body = answers[place][:4] + b"".join(c.to_bytes(SHARE_BYTES, "little") for c in changed)
         answers[place] = signed_answer(world, place, survivors, body)
     opened = open_total(world.cohort, 1, uploads, answers)
     assert np.array_equal(opened.total, world.deltas.sum(0, dtype=np.uint64))

@@ -98,6 +98,7 @@ ROUTES = {  # in an order in which all of them can be asked by those who may
     f"GET {MASKED}/status": Route(("itself",), masked=True),
     f"GET {MASKED}/cohort": Route(("itself",), masked=True),
     f"PUT {MASKED}/epochs/{{epoch}}/upload": Route(("itself",), b"", masked=True),
+    f"PUT {MASKED}/epochs/{{epoch}}/signature": Route(("itself",), b"", masked=True),
     f"GET {MASKED}/epochs/{{epoch}}/request": Route(("itself",), masked=True),
     f"PUT {MASKED}/epochs/{{epoch}}/answer": Route(("itself",), b"", masked=True),
     f"GET {MASKED}/epochs/{{epoch}}": Route(("itself",), masked=True),

@@ -139,13 +139,26 @@ def world_numbers(world):
     return [record.number for record in world.masked.records(FLEET)]
 
 
+def test_the_page_shows_how_many_keepers_have_signed_and_answered(world):
+    world.form()
+    for device in DEVICES:
+        world.upload(device)
+    admin = visitor(world)
+    world.masked.status(FLEET, DEVICES[0])
+    for place, device in enumerate(DEVICES[:3]):
+        assert f"signing {place} of 3 keepers have signed" in rows_of(admin.get(PAGE))[0]
+        world.sign(device)
+    world.answer(DEVICES[0])
+    assert "keeping 1 of 3 keepers have answered" in rows_of(admin.get(PAGE))[0]
+
+
 def test_a_failed_epoch_says_why(world):
     world.form()
     for device in DEVICES:
         world.upload(device)
     world.now += 3600.0
     world.masked.status(FLEET, DEVICES[0])
-    assert "found 0 valid answers of keepers" in rows_of(visitor(world).get(PAGE))[0]
+    assert "found 0 signatures of keepers, expected 3" in rows_of(visitor(world).get(PAGE))[0]
 
 
 def test_the_device_behind_cohorts_that_differed_is_named(world):

@@ -1,5 +1,6 @@
 """Masked epochs on the server: when they move on, what they refuse, on both databases."""
 
+import json
 import random as insecure
 from dataclasses import replace
 from unittest.mock import Mock
@@ -11,7 +12,14 @@ from edgemerge import Stats
 from edgemerge.core.errors import RejectedError, SettingError, UnavailableError, UnknownError
 from edgemerge.core.similarity import SIMILAR_FACTOR
 from edgemerge.privacy.gate import min_cohort
-from edgemerge.privacy.masking import DeviceKeys, Keeper, make_upload, stats_of, words_of
+from edgemerge.privacy.masking import (
+    DeviceKeys,
+    Keeper,
+    Survivors,
+    make_upload,
+    stats_of,
+    words_of,
+)
 from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.server import masked_epochs
 from edgemerge.server.fleets import ExistsError
@@ -58,12 +66,26 @@ class MaskedWorld(World):
         self.masked.upload(FLEET, device, epoch, data)
         return epoch
 
+    def sign(self, device):
+        """Sign the list as a keeper, if the epoch asks for it; return the signature."""
+        status = self.masked.status(FLEET, device)
+        if not (status.asked and status.state == "signing"):
+            return None
+        cohort = self.masked.cohort_of(FLEET, device)[1]
+        told = json.loads(status.listed)
+        survivors = Survivors(status.epoch, {int(n): bytes.fromhex(told[n]) for n in told})
+        signature = Keeper(cohort, self.keys[device]).sign(survivors)
+        self.masked.sign(FLEET, device, status.epoch, signature)
+        return signature
+
     def answer(self, device):
-        """Answer as a keeper, if the epoch asks for it."""
+        """Answer as a keeper, if the epoch asks for it, once so many have signed as are needed."""
+        cohort = self.masked.cohort_of(FLEET, device)[1]
+        for member in cohort.members:
+            self.sign(member.name)
         status = self.masked.status(FLEET, device)
         if status.asked:
             request = self.masked.request(FLEET, device, status.epoch)
-            cohort = self.masked.cohort_of(FLEET, device)[1]
             data = Keeper(cohort, self.keys[device]).answer(status.epoch, request)
             self.masked.answer(FLEET, device, status.epoch, data)
 
@@ -146,7 +168,7 @@ def test_too_few_uploads_are_never_opened(world):
     world.now += 10 * COLLECT_S
     assert world.masked.status(FLEET, DEVICES[0]).state == "collecting"
     world.upload(DEVICES[2])
-    assert world.masked.status(FLEET, DEVICES[0]).state == "keeping"
+    assert world.masked.status(FLEET, DEVICES[0]).state == "signing"
 
 
 def test_keepers_are_not_asked_while_there_are_too_few_of_them(world):
@@ -157,7 +179,7 @@ def test_keepers_are_not_asked_while_there_are_too_few_of_them(world):
     world.now += COLLECT_S
     assert world.masked.status(FLEET, DEVICES[0]).state == "collecting"
     world.upload(DEVICES[3])
-    assert world.masked.status(FLEET, DEVICES[0]).state == "keeping"
+    assert world.masked.status(FLEET, DEVICES[0]).state == "signing"
 
 
 def test_the_same_bytes_may_come_again_and_no_others(anywhere):
@@ -180,19 +202,95 @@ def test_a_late_upload_waits_for_the_next_epoch(world):
     for device in DEVICES[:4]:
         epoch = world.upload(device)
     world.now += COLLECT_S
-    assert world.masked.status(FLEET, DEVICES[4]).state == "keeping"
+    assert world.masked.status(FLEET, DEVICES[4]).state == "signing"
     late = make_upload(cohort, world.keys[DEVICES[4]], epoch, world.deltas[DEVICES[4]])
     with pytest.raises(ExistsError, match="takes no other upload"):
         world.masked.upload(FLEET, DEVICES[4], epoch, late)
 
 
-def test_a_keeper_is_asked_until_it_has_answered(world):
-    world.form()
+def asked(world, device):
+    status = world.masked.status(FLEET, device)
+    assert bool(status.listed) == (status.asked and status.state == "signing")
+    return status.asked and status.state
+
+
+def test_a_keeper_is_asked_until_it_has_signed_and_answered(world):
+    threshold = world.form().threshold
     for device in DEVICES:
         world.upload(device)
-    assert world.masked.status(FLEET, DEVICES[0]).asked
+    for device in DEVICES[: threshold - 1]:
+        assert asked(world, device) == "signing"
+        world.sign(device)
+        assert not asked(world, device)
+    world.sign(DEVICES[threshold - 1])
+    assert {asked(world, device) for device in DEVICES} == {"keeping"}  # also who has not signed
     world.answer(DEVICES[0])
-    assert not world.masked.status(FLEET, DEVICES[0]).asked
+    assert not asked(world, DEVICES[0])
+
+
+def test_a_signature_may_come_again_and_not_too_late(anywhere):
+    anywhere.form()
+    for device in DEVICES:
+        epoch = anywhere.upload(device)
+    first = anywhere.sign(DEVICES[0])
+    anywhere.masked.sign(FLEET, DEVICES[0], epoch, first)
+    status = anywhere.masked.status(FLEET, DEVICES[4])
+    told = json.loads(status.listed)
+    survivors = Survivors(epoch, {int(n): bytes.fromhex(told[n]) for n in told})
+    cohort = anywhere.masked.cohort_of(FLEET, DEVICES[4])[1]
+    late = Keeper(cohort, anywhere.keys[DEVICES[4]]).sign(survivors)
+    for device in DEVICES[1:3]:
+        anywhere.sign(device)
+    anywhere.masked.sign(FLEET, DEVICES[0], epoch, first)
+    with pytest.raises(ExistsError, match="takes no other signature"):
+        anywhere.masked.sign(FLEET, DEVICES[4], epoch, late)
+    for device in DEVICES:
+        anywhere.answer(device)
+    assert anywhere.masked.result(FLEET, epoch)["state"] == "done"
+    for signature in (first, late):
+        with pytest.raises(ExistsError, match=f"epoch {epoch} is over"):
+            anywhere.masked.sign(FLEET, DEVICES[0], epoch, signature)
+    assert len(anywhere.masked.result(FLEET, epoch)["signatures"]) == 3
+
+
+def test_only_a_keepers_own_signature_of_the_list_is_stored(world):
+    world.form()
+    for device in DEVICES:
+        epoch = world.upload(device)
+    signature = world.sign(DEVICES[0])
+    for wrong in (signature, bytes(64), b""):
+        with pytest.raises(RejectedError, match="no signature of pump-1"):
+            world.masked.sign(FLEET, DEVICES[1], epoch, wrong)
+    with world.service.database.reading() as tx:
+        sql = "select count(*) from epoch_messages where kind = 'signature'"
+        assert tx.one(sql) == (1,)
+
+
+def test_keepers_that_do_not_sign_fail_the_epoch_and_have_their_own_time(world):
+    world.form()
+    for device in DEVICES[:4]:
+        epoch = world.upload(device)
+    world.now += COLLECT_S
+    assert asked(world, DEVICES[0]) == "signing"
+    world.now += COLLECT_S - 1.0
+    world.sign(DEVICES[0])
+    assert asked(world, DEVICES[1]) == "signing"
+    world.now += 1.0
+    world.masked.status(FLEET, DEVICES[0])
+    found = world.masked.result(FLEET, epoch)
+    assert (found["state"], found["why"]) == (
+        "failed",
+        "found 1 signatures of keepers, expected 3",
+    )
+    for device in DEVICES[:4]:
+        epoch = world.upload(device)
+    world.now += COLLECT_S
+    for device in DEVICES[:3]:
+        world.sign(device)
+    world.now += COLLECT_S - 1.0  # for the answers, from the last signature on
+    for device in DEVICES[:3]:
+        world.answer(device)
+    assert world.masked.result(FLEET, epoch)["state"] == "done"
 
 
 def test_keepers_that_do_not_answer_fail_the_epoch(world):
@@ -219,7 +317,8 @@ def test_an_epoch_that_another_server_has_opened_does_not_fail(anywhere):
     anywhere.form()
     for device in DEVICES:
         number = anywhere.upload(device)
-    anywhere.masked.status(FLEET, DEVICES[0])
+    for device in DEVICES:
+        anywhere.sign(device)
     ((cohort, _, keeping),) = anywhere.masked.cohorts(FLEET)
     for device in DEVICES:
         anywhere.answer(device)

@@ -344,7 +344,8 @@ def cohorts(name: str, *, ended: bool, as_json: bool, **where: Any) -> None:
     type=click.FloatRange(0.0, 720.0, min_open=True),
     default=1.0,
     show_default=True,
-    help="How long an epoch waits for uploads, and then for keepers.",
+    help="How long an epoch waits for uploads, then for keepers to agree on whose are there, then "
+    "for their answers.",
 )
 @click.option(
     "--colluding",

@@ -3,9 +3,9 @@
 `push` stores a contribution in a file of this device; it travels as a delta behind masks when the
 fleet's next epoch collects (`privacy.masking`). `pull` returns the fleet's total without this
 device's part, which is subtracted here. Before that it does the device's share of the protocol, as
-`take_part` does alone: register its keys, upload what was pushed, answer as a keeper, read which
-epochs its deltas are in. All that is needed after a crash is in one file, which is written before
-anything is sent.
+`take_part` does alone: register its keys, upload what was pushed, sign and answer as a keeper, read
+which epochs its deltas are in. All that is needed after a crash is in one file, which is written
+before anything is sent.
 
 In a fleet with noise (`privacy.noise`) a contribution holds only what is new, clipped. Its noise is
 drawn once, when an upload is made, and stored with it. An upload of which keepers signed that it is
@@ -89,7 +89,7 @@ class MaskedState:
         last: The last epoch with an upload: there is none for it, or one before it, again.
         delta: What that upload adds.
         upload: Its bytes.
-        keeper: The state of this device as a keeper.
+        keeper: The state of this device as a keeper: which list it has signed.
         noise: The noise that was first met in the fleet, as plain JSON; {} if there was none, None
             before the fleet was asked.
         carried: What was noised before, and is in no total.
@@ -409,7 +409,7 @@ class MaskedExchange:
 
     def _step(self, status: Mapping[str, Any]) -> bool:
         """Do one thing; return False if there is nothing to do."""
-        under_way = status["state"] in ("collecting", "keeping")
+        under_way = status["state"] in ("collecting", "signing", "keeping")
         same = status["epoch"] == self._state.epoch
         # of an epoch that is open there is no result; after one that is over another has begun
         if self._state.epoch and not (same and under_way) and self._settle() and same:
@@ -419,7 +419,7 @@ class MaskedExchange:
             return False
         cohort = self._join(status["cohort"])
         if status["asked"]:
-            self._answer(cohort, status["epoch"])
+            self._keep(cohort, status)
             return True
         if status["state"] == "collecting" and not status["uploaded"]:
             return self._upload(cohort, status["cohort"], status["epoch"])
@@ -456,14 +456,25 @@ class MaskedExchange:
     def _describe_cohort(self) -> Any:
         return self._ask("GET", "cohort").must_be(200).json_object()["cohort"]
 
-    def _answer(self, cohort: Cohort, epoch: int) -> None:
-        request = self._ask("GET", "epochs", epoch, "request").must_be(200).body
-        keeper = Keeper(cohort, self._keys, self._state.keeper)
-        answer = keeper.answer(epoch, request)
-        self._state.keeper = keeper.state
-        self._save()
-        failpoint("masked-before-answer")
-        self._send(answer, epoch, "answer")
+    def _keep(self, cohort: Cohort, status: Mapping[str, Any]) -> None:
+        """Sign the list of the epoch, or answer what keepers are asked once enough have signed."""
+        epoch, keeper = self._state.epoch, Keeper(cohort, self._keys, self._state.keeper)
+        if not epoch or status["epoch"] != epoch:
+            raise RejectedError(
+                f"{self}: found a question to a keeper of epoch {status['epoch']}, expected one of "
+                "an epoch in which this device waits for the result of its upload"
+            )
+        if status["state"] == "signing":
+            listed = Survivors(epoch, _read_digits(status.get("listed")))
+            what, message = "signature", keeper.sign(listed)
+        else:
+            request = self._ask("GET", "epochs", epoch, "request").must_be(200).body
+            what, message = "answer", keeper.answer(epoch, request)
+        if keeper.state != self._state.keeper:
+            self._state.keeper = keeper.state
+            self._save()
+        failpoint(f"masked-before-{what}")
+        self._send(message, epoch, what)
 
     def _upload(self, cohort: Cohort, in_cohort: int, epoch: int) -> bool:
         """Send what is new since it was last counted, once it holds something fresh."""
@@ -488,9 +499,7 @@ class MaskedExchange:
         if state.epoch != epoch:
             return False  # what became of the earlier one is not known yet
         failpoint("masked-before-upload")
-        reply = self._send(state.upload, epoch, "upload")
-        if reply.status != 409:
-            reply.must_be(200, 204)
+        self._send(state.upload, epoch, "upload")
         return True
 
     def _adds(self, cohort: Cohort, known: Mapping[str, Contribution]) -> bool:
@@ -499,26 +508,23 @@ class MaskedExchange:
         placed = [p for p in self._state.fresh & set(known) if anything or p in cohort.slots]
         return any(known[pattern].samples > 0 for pattern in placed)
 
-    def _send(self, data: bytes, epoch: int, what: str) -> Reply:
-        """Send a message of an epoch; a reply to it can save asking for the status."""
+    def _send(self, data: bytes, epoch: int, what: str) -> None:
+        """Send a message of an epoch, which may have gone on; the reply may be the status."""
         headers = {**BINARY_HEADERS, "Prefer": "return=representation"}
         reply = self._ask("PUT", "epochs", epoch, what, body=data, headers=headers)
-        if reply.status == 200:
+        if reply.must_be(200, 204, 409).status == 200:
             self._replied = reply.json_object()
-        return reply
 
     def _settle(self) -> bool:
         """Find out what became of the last upload; return whether that is known now."""
         state = self._state
         found = self._result()
         if found["state"] == "done":
-            survivors, signatures = (
-                {int(number): bytes.fromhex(text) for number, text in found[name].items()}
-                for name in ("survivors", "signatures")
-            )
+            survivors = Survivors(state.epoch, _read_digits(found["survivors"]))
+            signatures = _read_digits(found["signatures"])
             # no other cohort is joined meanwhile, so it is the one that is known, unless none is
             cohort = self._cohort[1] if self._cohort else Cohort.parse(found.get("cohort"))
-            if counts(cohort, Survivors(state.epoch, survivors), signatures, state.upload):
+            if counts(cohort, survivors, signatures, state.upload):
                 before = state.counted.get(state.cohort, np.zeros(cohort.words, np.uint64))
                 state.counted[state.cohort] = before + state.delta
                 state.through, state.timeline = state.epoch, self._connection.timeline
@@ -694,6 +700,14 @@ class MaskedExchange:
             if self._path.exists():
                 self._state = MaskedState.from_bytes(self._path.read_bytes())
             raise
+
+
+def _read_digits(found: Any) -> dict[int, bytes]:
+    """Return what a reply has of members, by their numbers, in hexadecimal digits."""
+    try:
+        return {int(number): bytes.fromhex(digits) for number, digits in found.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RejectedError(f"the list of an epoch cannot be read: {error}") from error
 
 
 def _read_total(reply: Reply) -> tuple[dict[str, Any], Words]:

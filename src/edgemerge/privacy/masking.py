@@ -7,9 +7,14 @@ A cohort of devices agrees on its members beforehand. In each epoch every device
 where s_ij is a seed that only the neighbours i and j can compute and b_i is the device's own. The
 seeds of neighbours cancel in the sum. Some devices are keepers in this epoch: each holds a Shamir
 share of every seed, in a box that only it can open. Told who survived (whose uploads arrived), a
-keeper reveals shares of b_i for survivors and of s_ij between survivors and the missing, never both
-for one device, and answers once an epoch. With `threshold` answers the server removes what has not
-cancelled. The sums are integers, so the total is exact.
+keeper signs this list, one an epoch. Shown `threshold` signatures of the same list, it reveals
+shares of b_i for survivors and of s_ij between survivors and the missing, never both for one
+device. With `threshold` answers the server removes what has not cancelled. The sums are integers,
+so the total is exact.
+
+No two lists of an epoch have enough signatures, so all shares that are revealed are about one. Were
+they revealed with the signature, a server could show each keeper another list, all with the same
+device and each without some of its neighbours: together that gives all its masks.
 
 A server may say of anybody that it is missing. So keepers refuse a list whose graph of neighbours
 falls apart (each piece would be a total of its own), or in which fewer than `least` uploads add
@@ -21,7 +26,7 @@ one, also if an epoch failed and its deltas are sent again with the next.
 |---|---|---|---|
 | device seed | 32 random bytes | both pairs below | always: it is all that is stored |
 | X25519 pair | HKDF of the device seed | agreeing on secrets with members | always |
-| Ed25519 pair | HKDF of the device seed | signing uploads and answers | always |
+| Ed25519 pair | HKDF of the device seed | signing uploads, lists and answers | always |
 | s_ij | HKDF of the pair's secret, cohort, epoch, both ends | mask of i and j | never |
 | b_i | 31 random bytes | own mask | never: drawn per epoch, the upload is kept |
 | box key | HKDF of the pair's secret, cohort, epoch, ends, upload | a box | never: its nonce is 0 |
@@ -67,7 +72,7 @@ MAX_COMPLETE = 100  # members that are all neighbours of each other; more make a
 MIN_NEIGHBOURS = 60  # of a member in a sparse graph
 MIN_KEEPERS = 15  # of a cohort that has so many members
 ADDS, TAKES_BACK = b"\x01", b"\x00"  # what an upload, and each of its boxes, says of itself
-ADDS_PLACE = len(b"edgemerge masked 2 upload") + HASH_BYTES + 8 + 4  # in its bytes
+ADDS_PLACE = len(b"edgemerge masked 3 upload") + HASH_BYTES + 8 + 4  # in its bytes
 UNREADABLE = b"\xff" * SHARE_BYTES  # no number of the field: a keeper could not open the box
 MAX_TRIES = 4096  # sets of keepers that are tried when some of them lie
 MAX_TERMS = 500_000  # that all of them may have: about a second
@@ -432,7 +437,7 @@ class Cohort:
             epoch: The number of the epoch.
             purpose: A word for what it is used for.
         """
-        return b"edgemerge masked 2 " + purpose + self.digest + epoch.to_bytes(8, "little")
+        return b"edgemerge masked 3 " + purpose + self.digest + epoch.to_bytes(8, "little")
 
     def _shuffled(self, epoch: int, purpose: bytes) -> list[int]:
         return _shuffled(self.context(epoch, purpose), len(self.members))
@@ -757,7 +762,7 @@ def parse_upload(cohort: Cohort, epoch: int, data: bytes) -> Upload:
     if not data.startswith(start):
         raise FormatError(f"found an upload of another cohort or epoch, expected epoch {epoch}")
     reader = _Reader(data, len(start))
-    number = int.from_bytes(reader.take(4), "little")
+    number = reader.number()
     if number >= len(cohort.members):
         raise FormatError(f"found member {number}, expected one of {len(cohort.members)}")
     n_seeds = 1 + cohort.neighbours
@@ -814,12 +819,49 @@ class Survivors:
         return [other for other in near if other not in self.digests]
 
 
-def make_request(cohort: Cohort, survivors: Survivors, boxes: Mapping[int, bytes]) -> bytes:
-    """Return what a keeper is asked: the survivors, and the boxes that they sent to it.
+def signed_by(cohort: Cohort, survivors: Survivors, signatures: Mapping[int, bytes]) -> set[int]:
+    """Return the keepers of the epoch that have signed a list.
+
+    Args:
+        cohort: The cohort.
+        survivors: The list.
+        signatures: What members may have signed, by their numbers.
+    """
+    message, keepers = survivors.message(cohort), {*cohort.keepers_of(survivors.epoch)}
+    return {k for k in keepers & {*signatures} if _signed(cohort, k, message, signatures[k])}
+
+
+def must_be_agreed(cohort: Cohort, survivors: Survivors, signatures: Mapping[int, bytes]) -> None:
+    """Refuse a list unless so many keepers signed it that no other one of its epoch has as many.
+
+    Args:
+        cohort: The cohort.
+        survivors: The list.
+        signatures: Those of its keepers, by their numbers.
+
+    Raises:
+        DeniedError: Fewer than `threshold` keepers of the epoch signed the list.
+    """
+    signed = signed_by(cohort, survivors, signatures)
+    if len(signed) < cohort.threshold:
+        raise DeniedError(
+            f"found {len(signed)} valid signatures of keepers, expected {cohort.threshold}: "
+            "the list of survivors may differ from what other devices were shown"
+        )
+
+
+def make_request(
+    cohort: Cohort,
+    survivors: Survivors,
+    signatures: Mapping[int, bytes],
+    boxes: Mapping[int, bytes],
+) -> bytes:
+    """Return what a keeper is asked: the survivors, the boxes that they sent to it, and who agreed.
 
     Args:
         cohort: The cohort.
         survivors: Whose uploads arrived.
+        signatures: What `Keeper.sign` returned for this list, by the keeper's number.
         boxes: The box for this keeper in each of their uploads, by the member's number.
     """
     parts = [
@@ -828,77 +870,67 @@ def make_request(cohort: Cohort, survivors: Survivors, boxes: Mapping[int, bytes
     ]
     for number in sorted(survivors.digests):
         parts += [number.to_bytes(4, "little"), survivors.digests[number], boxes[number]]
+    parts.append(len(signatures).to_bytes(4, "little"))
+    for number in sorted(signatures):
+        parts += [number.to_bytes(4, "little"), signatures[number]]
     return b"".join(parts)
 
 
 class Keeper:
-    """Answers once an epoch, and never an epoch before; `state` must be stored before answering.
+    """Signs one list an epoch, and reveals shares for a list that enough keepers have signed.
 
     Args:
         cohort: The cohort, whose digest this device has pinned.
         keys: The keys of this device.
         state: What `state` was when it was stored; empty for a new keeper.
+
+    Attributes:
+        state: The last epoch and a hash of its list: store it before anything is sent. Empty
+            before the first list.
     """
 
     def __init__(self, cohort: Cohort, keys: DeviceKeys, state: bytes = b"") -> None:
         """Go on from a stored state."""
         self._cohort, self._keys = cohort, keys
         self._number = cohort.number_of(keys)
-        self._epoch = int.from_bytes(state[:8], "little") if state else -1
-        self._asked, self._answer = state[8:40], state[40:]
+        self.state = state
 
-    @property
-    def state(self) -> bytes:
-        """The last epoch, a hash of the survivors, and the answer, to be sent again if it is lost.
+    def sign(self, survivors: Survivors) -> bytes:
+        """Return the signature of a list of survivors: of one an epoch.
 
-        Empty before the first answer.
+        Args:
+            survivors: Whose uploads arrived.
+
+        Raises:
+            DeniedError: The epoch is over, or another list of it was signed; or the survivors are
+                too few, or a part of them would be open.
         """
-        if self._epoch < 0:
-            return b""
-        return self._epoch.to_bytes(8, "little") + self._asked + self._answer
+        self._agree(survivors)
+        return self._keys.sign(survivors.message(self._cohort))
 
     def answer(self, epoch: int, request: bytes) -> bytes:
-        """Return the shares that open the total of these survivors.
+        """Return the shares that open the total of the survivors on whom keepers agreed.
 
         Args:
             epoch: The epoch.
             request: The bytes of `make_request`.
 
         Raises:
-            DeniedError: The epoch is over, or was answered for other survivors; or the survivors
-                are too few, too few of them add fresh samples, or a part of them would be open.
+            DeniedError: Too few keepers signed this list; or this one would not sign it; or too few
+                of the survivors add fresh samples.
         """
-        survivors, boxes = self._read(epoch, request)
-        asked = sha256(survivors.message(self._cohort)).digest()
-        if epoch < self._epoch or (epoch == self._epoch and asked != self._asked):
-            raise DeniedError(
-                f"found a request for epoch {epoch}, which was answered for other survivors or is "
-                "over: a keeper answers once"
-            )
-        if epoch > self._epoch:
-            answer = self._open(survivors, boxes)
-            self._epoch, self._asked, self._answer = epoch, asked, answer
-        return self._answer
+        survivors, signatures, boxes = self._read(epoch, request)
+        must_be_agreed(self._cohort, survivors, signatures)
+        self._agree(survivors)
+        return self._open(survivors, boxes)
 
-    def _read(self, epoch: int, request: bytes) -> tuple[Survivors, dict[int, bytes]]:
-        cohort = self._cohort
-        start = cohort.context(epoch, b"request")
-        if not request.startswith(start):
-            raise FormatError("found a request of another cohort or epoch")
+    def _agree(self, survivors: Survivors) -> None:
+        """Take a list for that of its epoch, unless another one was."""
+        cohort, epoch, digests = self._cohort, survivors.epoch, survivors.digests
         if self._number not in cohort.keepers_of(epoch):
             raise DeniedError(f"this device is not a keeper in epoch {epoch}")
-        reader = _Reader(request, len(start))
-        length = _box_length(cohort)
-        digests: dict[int, bytes] = {}
-        boxes: dict[int, bytes] = {}
-        last = -1
-        for _ in range(int.from_bytes(reader.take(4), "little")):
-            number = int.from_bytes(reader.take(4), "little")
-            if not last < number < len(cohort.members):
-                raise FormatError(f"found member {number} out of order")
-            last = number
-            digests[number], boxes[number] = reader.take(HASH_BYTES), reader.take(length)
-        reader.must_be_at_end()
+        if any(not 0 <= number < len(cohort.members) for number in digests):
+            raise FormatError(f"found other members than those of {cohort.fleet} in a list")
         if len(digests) < cohort.least:
             raise DeniedError(
                 f"found {len(digests)} survivors, expected at least {cohort.least}: "
@@ -909,10 +941,41 @@ class Keeper:
                 f"found {len(digests)} survivors of {len(cohort.members)}, of whom some have lost "
                 "too many neighbours: a part of the total could be told from the rest"
             )
-        return Survivors(epoch, digests), boxes
+        listed = sha256(survivors.message(cohort)).digest()
+        last = int.from_bytes(self.state[:8], "little") if self.state else -1
+        if epoch < last or (epoch == last and listed != self.state[8:]):
+            raise DeniedError(
+                f"found a list of epoch {epoch}, of which another one was signed, or which is "
+                "over: a keeper signs one"
+            )
+        self.state = epoch.to_bytes(8, "little") + listed
+
+    def _read(
+        self, epoch: int, request: bytes
+    ) -> tuple[Survivors, dict[int, bytes], dict[int, bytes]]:
+        """Return the list of a request, the signatures that it has, and the boxes."""
+        cohort = self._cohort
+        start = cohort.context(epoch, b"request")
+        if not request.startswith(start):
+            raise FormatError("found a request of another cohort or epoch")
+        reader = _Reader(request, len(start))
+        length = _box_length(cohort)
+        digests: dict[int, bytes] = {}
+        boxes: dict[int, bytes] = {}
+        last = -1
+        for _ in range(reader.number()):
+            number = reader.number()
+            if not last < number < len(cohort.members):
+                raise FormatError(f"found member {number} out of order")
+            last = number
+            digests[number], boxes[number] = reader.take(HASH_BYTES), reader.take(length)
+        numbers = range(reader.number())
+        signatures = {reader.number(): reader.take(SIGNATURE_BYTES) for _ in numbers}
+        reader.must_be_at_end()
+        return Survivors(epoch, digests), signatures, boxes
 
     def _open(self, survivors: Survivors, boxes: Mapping[int, bytes]) -> bytes:
-        """Return shares of all that these survivors have not cancelled, and the signatures.
+        """Return shares of all that these survivors have not cancelled, signed.
 
         In place of shares in a box that cannot be opened it says so: others may have theirs.
         """
@@ -939,8 +1002,7 @@ class Keeper:
                 f"found {len(adding)} survivors that add fresh samples, expected at least "
                 f"{cohort.least}: the others take back{spoilt}"
             )
-        signature = self._keys.sign(survivors.message(cohort))
-        body = self._number.to_bytes(4, "little") + signature + b"".join(shares)
+        body = self._number.to_bytes(4, "little") + b"".join(shares)
         return body + self._keys.sign(_before_answer(cohort, survivors) + body)
 
 
@@ -956,13 +1018,11 @@ class Answer:
 
     Args:
         keeper: The member that answered.
-        signature: Its signature of the survivors.
         shares: For each survivor that of its own seed, then those towards its missing neighbours;
             None where the keeper could not open the survivor's box.
     """
 
     keeper: int
-    signature: bytes
     shares: tuple[int | None, ...]
 
 
@@ -976,36 +1036,31 @@ def read_answer(cohort: Cohort, survivors: Survivors, data: bytes) -> Answer:
 
     Raises:
         FormatError: It is not an answer of a keeper of this epoch.
-        RejectedError: A signature is not that of the keeper, or is of other survivors.
+        RejectedError: Its signature is not that of the keeper, or is of other survivors.
     """
     reader = _Reader(data, 0)
-    keeper = int.from_bytes(reader.take(4), "little")
+    keeper = reader.number()
     if keeper not in cohort.keepers_of(survivors.epoch):
         raise FormatError(f"found an answer of member {keeper}, who is not a keeper of this epoch")
-    signature = reader.take(SIGNATURE_BYTES)
     n_shares = sum(1 + len(survivors.missing(cohort, number)) for number in survivors.digests)
     shares = [int.from_bytes(reader.take(SHARE_BYTES), "little") for _ in range(n_shares)]
     _verify(cohort, keeper, data, reader, before=_before_answer(cohort, survivors))
-    if not _signed(cohort, keeper, survivors.message(cohort), signature):
-        raise RejectedError(f"{cohort.members[keeper].name} signed another list of survivors")
-    return Answer(keeper, signature, tuple(s if s < PRIME else None for s in shares))
+    return Answer(keeper, tuple(s if s < PRIME else None for s in shares))
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The total of an epoch, with the proof that keepers agreed on whose it is.
+    """The total of an epoch.
 
     Args:
         total: The sum of the survivors' deltas.
         survivors: Whose deltas it holds.
-        signatures: Of at least `threshold` keepers, by their numbers.
         disputes: The keepers whose share of a device's seed was wrong or missing, each with that
             device: one of the two lied, and nobody else can tell which.
     """
 
     total: Words
     survivors: Survivors
-    signatures: Mapping[int, bytes]
     disputes: frozenset[tuple[int, int]]
 
 
@@ -1027,11 +1082,8 @@ def open_total(
     """
     survivors = Survivors(epoch, {number: each.digest for number, each in uploads.items()})
     edges = {number: survivors.missing(cohort, number) for number in uploads}
-    shares: dict[int, Sequence[int | None]] = {}
-    signatures: dict[int, bytes] = {}
-    for answer in map(partial(read_answer, cohort, survivors), answers):
-        shares[answer.keeper] = answer.shares
-        signatures[answer.keeper] = answer.signature
+    found = map(partial(read_answer, cohort, survivors), answers)
+    shares = {answer.keeper: answer.shares for answer in found}
     if len(shares) < cohort.threshold:
         raise DeniedError(
             f"found {len(shares)} valid answers of keepers, expected {cohort.threshold}"
@@ -1054,7 +1106,7 @@ def open_total(
             masks.append((seed, other is None or other > number))
             column += 1
     _add_masks(total, masks)
-    return Opened(total, survivors, signatures, frozenset(joined.disputes))
+    return Opened(total, survivors, frozenset(joined.disputes))
 
 
 def counts(
@@ -1075,14 +1127,7 @@ def counts(
     """
     if not upload.startswith(cohort.context(survivors.epoch, b"upload")):
         raise RejectedError("found a list of another cohort or epoch than that of the upload")
-    message = survivors.message(cohort)
-    keepers = set(cohort.keepers_of(survivors.epoch))
-    signed = [k for k in keepers & set(signatures) if _signed(cohort, k, message, signatures[k])]
-    if len(signed) < cohort.threshold:
-        raise DeniedError(
-            f"found {len(signed)} valid signatures of keepers, expected {cohort.threshold}: "
-            "the list of survivors may differ from what other devices were shown"
-        )
+    must_be_agreed(cohort, survivors, signatures)
     start = len(cohort.context(survivors.epoch, b"upload"))
     number = int.from_bytes(upload[start : start + 4], "little")
     listed = survivors.digests.get(number)
@@ -1165,6 +1210,9 @@ class _Reader:
             raise FormatError(f"found {len(self._data)} bytes, expected more")
         self.place += length
         return field
+
+    def number(self) -> int:
+        return int.from_bytes(self.take(4), "little")
 
     def must_be_at_end(self) -> None:
         if self.place != len(self._data):

@@ -22,6 +22,7 @@ from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
 from edgemerge.exchange.client import MAX_DESIRED_BYTES
 from edgemerge.exchange.configuration import without_addresses
+from edgemerge.privacy.masking import SIGNATURE_BYTES
 from edgemerge.privacy.masking import Member as MaskedMember
 from edgemerge.privacy.noise import (
     INPUT_RADIUS,
@@ -1378,7 +1379,7 @@ KnownNumber = Annotated[int | None, Query(ge=0, lt=2**63)]
 def masked_status(
     check: SenderCheck, service: ServiceDep, known: KnownNumber = None, waiting: KnownNumber = None
 ) -> Response:
-    """Return what a device of a masked fleet may send now.
+    """Return what a device of a masked fleet may send now; a list that it must sign is `listed`.
 
     With `known`, the number of the cohort that the device knows, another cohort is `described`.
     With `waiting`, the epoch of an upload whose fate it does not know, its `result` comes with it.
@@ -1390,7 +1391,7 @@ def masked_status(
 def status_response(status: MaskedStatus, headers: dict[str, str] | None = None) -> Response:
     """Answer with a status; what is JSON already is not parsed for that."""
     plain = asdict(status)
-    stored = {name: plain.pop(name) for name in ("described", "result")}
+    stored = {name: plain.pop(name) for name in ("described", "result", "listed")}
     shown = MaskedStatusResponse(**plain).model_dump_json(exclude=set(stored))
     more = "".join(f', "{name}": {text}' for name, text in stored.items() if text)
     return Response(f"{shown[:-1]}{more}}}", headers=headers, media_type="application/json")
@@ -1436,13 +1437,29 @@ async def put_upload(
     return sent(request, status)
 
 
+@router.put(
+    MASKED_PATH + "/epochs/{epoch}/signature",
+    responses=SENT_RESPONSES,
+    response_class=Response,
+    openapi_extra=bytes_body_schema("The signature of the list of survivors."),
+)
+async def put_signature(
+    sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
+) -> Response:
+    """Keep a keeper's signature of who survived; with enough of them keepers reveal shares."""
+    async with load.body(request, SIGNATURE_BYTES) as data:
+        who = member_of(sender)
+        status = await run_in_thread(lambda: service.masked.sign(*who, epoch, data))
+    return sent(request, status)
+
+
 @router.get(
     MASKED_PATH + "/epochs/{epoch}/request",
     responses={**bytes_response_schema("What a keeper is asked."), **CONFLICT_PROBLEMS},
     response_class=Response,
 )
 def get_keeper_request(check: SenderCheck, epoch: Number, service: ServiceDep) -> Response:
-    """Return what a keeper is asked: who survived, and the boxes that they sealed for it."""
+    """Return what a keeper is asked: who survived, their boxes for it, and who signed the list."""
     data = service.masked.request(*member_of(check()), epoch)
     return Response(data, media_type=OCTET_STREAM)
 

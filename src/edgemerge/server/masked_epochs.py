@@ -1,10 +1,11 @@
 """Masked fleets: keys, cohorts and epochs; what the server stores and opens (`privacy.masking`).
 
-An epoch goes from collecting (uploads of members) to keeping (answers of keepers) to done or
-failed. It moves on with a request: at once when all members have sent, else after the time that the
-cohort has for each of both. The deltas of a failed epoch come with a later one. The
-server keeps one total for each cohort, of all its epochs; single uploads are deleted once it is
-opened. The total of the fleet is the sum of those of its cohorts, except of dropped ones.
+An epoch goes from collecting (uploads of members) to signing (keepers agree on whose uploads are
+there) to keeping (their answers) to done or failed. It moves on with a request: at once when all
+members, or enough keepers, have sent, else after the time that the cohort has for each of the
+three. The deltas of a failed epoch come with a later one. The server keeps one total for each
+cohort, of all its epochs; single uploads are deleted once it is opened. The total of the fleet is
+the sum of those of its cohorts, except of dropped ones.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from edgemerge.privacy.masking import (
     parse_upload,
     read_answer,
     read_upload,
+    signed_by,
     stats_of,
     words_length,
 )
@@ -65,10 +67,12 @@ from edgemerge.wire.codec import pack
 MAX_FORMINGS = 10  # the newest, that are compared
 MAX_PACKED = 16  # totals that are kept as bytes in memory
 MAX_COMPARED = 256  # formings whose distances are kept in memory
-COLLECT_S = 3600.0  # from the first upload of an epoch, and again for the keepers
+COLLECT_S = 3600.0  # from the first upload of an epoch, and twice again for the keepers
 MAX_COHORT = 100  # members, unless more are asked for
 BOXES_AT_ONCE = 100  # that one statement stores
 COMPARABLE = 30.0  # times that samples must outweigh noise for cohorts to be compared
+# what is sent in each state of an epoch that is under way
+KINDS = {"collecting": "upload", "signing": "signature", "keeping": "answer"}
 log = logging.getLogger(__name__)
 
 
@@ -79,8 +83,9 @@ class Epoch:
     Args:
         cohort: The number of the cohort.
         number: The number of the epoch, unique in its fleet.
-        state: "collecting", "keeping", "done" or "failed".
-        began: When the first upload came, or when keepers were first asked; None before.
+        state: "collecting", "signing", "keeping", "done" or "failed".
+        began: When the first upload came, or when keepers were first asked to sign, or to answer;
+            None before.
         why: Why it failed.
     """
 
@@ -101,13 +106,14 @@ class MaskedStatus:
         epoch: The epoch of its cohort.
         state: The state of the epoch.
         uploaded: Whether the server has its upload of this epoch.
-        asked: Whether it is a keeper whose answer is missing.
+        asked: Whether it is a keeper whose signature, or answer, is missing.
         through: The newest epoch of the fleet whose deltas are in the total.
         dropped: The cohorts whose deltas are not in it any more.
         noise: The noise that devices add.
         total: What changes with the total; empty before the first epoch is done.
         described: Its cohort as JSON, if it said that it knows another one; else empty.
         result: What became of the epoch that it asked about, as JSON; empty if that is not over.
+        listed: The list that it is asked to sign, as JSON; empty if it is not.
     """
 
     registered: bool
@@ -122,6 +128,7 @@ class MaskedStatus:
     total: str = ""
     described: str = ""
     result: str = ""
+    listed: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,8 +139,8 @@ class CohortRecord:
         number: Its number.
         cohort: Its members and numbers.
         epoch: Its latest epoch.
-        sent: The uploads that its epoch has collected, or the answers of its keepers.
-        collect_s: How long an epoch waits for each of both, in seconds.
+        sent: The uploads that its epoch has collected, or the signatures or answers of its keepers.
+        collect_s: How long an epoch waits for each of the three, in seconds.
         formed: When it was formed, the same for all that were formed together.
         ended: When it ended; None while it adds up.
         dropped: When its total was dropped; None if it was not.
@@ -300,7 +307,8 @@ class MaskedService:
                 a total hides whether a given sample is in it (`min_cohort`). With noise, which
                 hides that, all but those that may be missing: the more, the less noise of each.
             size: The most members of a cohort, if each still has `least`.
-            collect_s: How long an epoch waits for uploads, and then for keepers, in seconds.
+            collect_s: How long an epoch waits for uploads, then for the signatures of keepers, and
+                then for their answers, in seconds.
             missing: The share of the members that may be missing in an epoch.
             colluding: The share of the members that may work together with the server.
             mix: Whether devices that were in one cohort come into different ones, as far as there
@@ -394,8 +402,7 @@ class MaskedService:
                 if formed in kept:
                     known[number] = through
                     cohort, epoch = _parse(body), _latest(tx, fleet, number)
-                    kind = "answer" if epoch.state == "keeping" else "upload"
-                    sent = len(_senders(tx, fleet, epoch.number)[kind])
+                    sent = len(_senders(tx, fleet, epoch.number)[KINDS.get(epoch.state, "upload")])
                     about = (sent, collect_s, formed, ended, dropped)
                     found.append(CohortRecord(number, cohort, epoch, *about))
         compared: dict[int, Compared] = {}
@@ -563,10 +570,28 @@ class MaskedService:
             survivors = _survivors(tx, fleet, number)
             if me not in cohort.keepers_of(number) or me not in survivors.digests:
                 raise DeniedError(f"{device} is no keeper of epoch {number}")
+            signatures = _messages(tx, fleet, number, "signature")
             sql = "select member, data from epoch_boxes where fleet = ? and epoch = ?"
             rows = tx.rows(f"{sql} and keeper = ?", fleet, number, me)
             boxes = {member: bytes(data) for member, data in rows}
-        return make_request(cohort, survivors, boxes)
+        return make_request(cohort, survivors, signatures, boxes)
+
+    def sign(self, fleet: str, device: str, number: int, data: bytes) -> MaskedStatus:
+        """Store a keeper's signature of the list and return the status; it may come again.
+
+        Args:
+            fleet: A masked fleet.
+            device: The keeper.
+            number: The epoch.
+            data: What `Keeper.sign` returned.
+        """
+        in_cohort, cohort = self.cohort_of(fleet, device)
+        me = _number_of(cohort, device)
+        survivors = self._listed(fleet, number)
+        if me not in signed_by(cohort, survivors, {me: data}):
+            raise RejectedError(f"this is no signature of {device} for the list of epoch {number}")
+        self._store(fleet, in_cohort, number, "signature", me, data, sha256(data).digest())
+        return self.status(fleet, device)
 
     def answer(self, fleet: str, device: str, number: int, data: bytes) -> MaskedStatus:
         """Store the answer of a keeper and return the status; the same bytes may come again.
@@ -578,14 +603,21 @@ class MaskedService:
             data: What `Keeper.answer` returned.
         """
         in_cohort, cohort = self.cohort_of(fleet, device)
-        with self._database.reading() as tx:
-            survivors = _survivors(tx, fleet, number)
+        survivors = self._listed(fleet, number)
         found = read_answer(cohort, survivors, data)
         if cohort.members[found.keeper].name != device:
             raise DeniedError(f"this answer is not of {device}")
         about = (found.keeper, data, sha256(data).digest())
         self._store(fleet, in_cohort, number, "answer", *about)
         return self.status(fleet, device)
+
+    def _listed(self, fleet: str, number: int) -> Survivors:
+        """Return whose uploads are there, of an epoch that is not over."""
+        with self._database.reading() as tx:
+            found = _survivors(tx, fleet, number)
+        if not found.digests:
+            raise ExistsError(f"epoch {number} is over: ask for the status")
+        return found
 
     def result(self, fleet: str, number: int) -> dict[str, Any]:
         """Return what became of an epoch: its state, and once it is done who is in its total.
@@ -672,7 +704,6 @@ class MaskedService:
         boxes: Mapping[int, bytes] = MappingProxyType({}),
     ) -> None:
         """Store a message while the epoch is in the state for it, and start its time."""
-        state = "collecting" if kind == "upload" else "keeping"
 
         def change(tx: Transaction) -> None:
             tx.lock(f"cohort {fleet} {cohort}")
@@ -682,7 +713,7 @@ class MaskedService:
             if known is not None and bytes(known[0]) == data:
                 return
             epoch = _latest(tx, fleet, cohort)
-            if known is not None or epoch.number != number or epoch.state != state:
+            if known is not None or epoch.number != number or KINDS.get(epoch.state) != kind:
                 raise ExistsError(
                     f"epoch {number} takes no other {kind} of this device now: ask for the status",
                 )
@@ -727,6 +758,7 @@ class MaskedService:
             if not (over or self._can_try(fleet, cohort, epoch, n_answers)):
                 return epoch
             answers = _messages(tx, fleet, epoch.number, "answer")
+            signatures = _messages(tx, fleet, epoch.number, "signature")
             sent = _messages(tx, fleet, epoch.number, "upload")
             whole = _total(tx, fleet).words
         asked = [k for k in cohort.keepers_of(epoch.number) if k in sent]
@@ -747,13 +779,19 @@ class MaskedService:
         except EdgemergeError as error:  # whatever other keepers answer
             return self._fail(fleet, in_cohort, epoch, str(error))
         try:
-            return self._finish(fleet, in_cohort, cohort, epoch, opened)
+            return self._finish(fleet, in_cohort, cohort, epoch, opened, signatures)
         except EdgemergeError:  # a database that is busy, or away
             self._tried.pop(key, None)
             raise
 
     def _finish(
-        self, fleet: str, in_cohort: int, cohort: Cohort, epoch: Epoch, opened: Opened
+        self,
+        fleet: str,
+        in_cohort: int,
+        cohort: Cohort,
+        epoch: Epoch,
+        opened: Opened,
+        signatures: Mapping[int, bytes],
     ) -> Epoch:
         names = {number: member.name for number, member in enumerate(cohort.members)}
 
@@ -775,11 +813,11 @@ class MaskedService:
             )
             failpoint("server-in-epoch")
             survivors = {n: digest.hex() for n, digest in opened.survivors.digests.items()}
-            signatures = {n: signature.hex() for n, signature in opened.signatures.items()}
+            signed = {keeper: signature.hex() for keeper, signature in signatures.items()}
             tx.run(
                 "update epochs set state = 'done', survivors = ?, signatures = ?"
                 " where fleet = ? and epoch = ?",
-                *(json.dumps(survivors), json.dumps(signatures), fleet, epoch.number),
+                *(json.dumps(survivors), json.dumps(signed), fleet, epoch.number),
             )
             _delete_messages(tx, fleet, epoch.number)
             about: dict[str, Any] = {"survivors": len(survivors), "members": len(names)}
@@ -913,10 +951,14 @@ def _status(
     number, cohort = found
     epoch, me = _latest(tx, fleet.name, number), _number_of(cohort, device)
     senders = _senders(tx, fleet.name, epoch.number)
-    uploaded, answered = (me in senders[kind] for kind in ("upload", "answer"))
-    is_keeper = me in cohort.keepers_of(epoch.number) and uploaded
-    asked = epoch.state == "keeping" and is_keeper and not answered
+    uploaded, is_keeper = me in senders["upload"], me in cohort.keepers_of(epoch.number)
+    kind = KINDS.get(epoch.state)  # an upload is not asked for
+    asked = kind is not None and uploaded and is_keeper and me not in senders[kind]
     status = replace(status, cohort=number, epoch=epoch.number, state=epoch.state)
+    if asked and epoch.state == "signing":
+        digests = _survivors(tx, fleet.name, epoch.number).digests
+        shown = {member: digest.hex() for member, digest in digests.items()}
+        status = replace(status, listed=json.dumps(shown))
     return replace(status, uploaded=uploaded, asked=asked)
 
 
@@ -956,30 +998,34 @@ def _latest(tx: Transaction, fleet: str, cohort: int) -> Epoch:
 
 
 def _next_step(tx: Transaction, fleet: str, cohort: Cohort, epoch: Epoch, now: float) -> str:
-    """Return what is due: "begin" another epoch, "ask" keepers, "give up"; or nothing."""
+    """Return the state that is due: "new" for another epoch; empty if none is."""
     if epoch.state in ("done", "failed"):
-        return "begin"
-    if epoch.state != "collecting" or epoch.began is None:
+        return "new"
+    if epoch.state == "keeping" or epoch.began is None:
         return ""
-    here = _senders(tx, fleet, epoch.number)["upload"]
-    away = len(cohort.members) - len(here)
+    senders = _senders(tx, fleet, epoch.number)
     over = _is_over(epoch, _collect_s(tx, fleet, epoch.cohort), now)
+    if epoch.state == "signing":
+        late = "failed" if over else ""
+        return "keeping" if len(senders["signature"]) >= cohort.threshold else late
+    here = senders["upload"]
+    away = len(cohort.members) - len(here)
     if away and not over:
         return ""  # before `_count_adding`, which reads all uploads
     adding = _count_adding(tx, fleet, epoch.number)
     if over and adding + away < cohort.least:
-        return "give up"
+        return "failed"
     keepers = len(here & set(cohort.keepers_of(epoch.number)))
     enough = adding >= cohort.least and keepers >= cohort.threshold
-    return "ask" if enough and cohort.holds_together(epoch.number, here) else ""
+    return "signing" if enough and cohort.holds_together(epoch.number, here) else ""
 
 
 def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: float) -> Epoch:
-    """Begin an epoch if none is under way; ask keepers if all uploads are there, or it is time."""
+    """Begin an epoch if none is under way; go on with one if all have sent, or it is time."""
     tx.lock(f"cohort {fleet} {in_cohort}")
     epoch = _latest(tx, fleet, in_cohort)
     step = _next_step(tx, fleet, cohort, epoch, now)  # another request may have been faster
-    if step == "begin":
+    if step == "new":
         tx.lock(f"fleet {fleet}")  # numbers are unique in the fleet
         row = tx.one("select max(epoch) from epochs where fleet = ?", fleet)
         number = 1 + int((row or (None,))[0] or 0)
@@ -988,13 +1034,20 @@ def _move(tx: Transaction, fleet: str, in_cohort: int, cohort: Cohort, now: floa
             " values (?, ?, ?, 'collecting', '', '{}', '{}')",
             *(fleet, number, in_cohort),
         )
-    if step == "give up":
-        why = f"too many devices take back: fewer than {cohort.least} can add something new"
-        _set_failed(tx, fleet, epoch.number, why)
-    if step == "ask":
-        sql = "update epochs set state = 'keeping', began = ? where fleet = ? and epoch = ?"
-        tx.run(sql, now, fleet, epoch.number)
+    if step == "failed":
+        _set_failed(tx, fleet, epoch.number, _why_failed(tx, fleet, cohort, epoch))
+    if step in ("signing", "keeping"):
+        sql = "update epochs set state = ?, began = ? where fleet = ? and epoch = ?"
+        tx.run(sql, step, now, fleet, epoch.number)
     return _latest(tx, fleet, in_cohort) if step else epoch
+
+
+def _why_failed(tx: Transaction, fleet: str, cohort: Cohort, epoch: Epoch) -> str:
+    """Return why an epoch that waited long enough cannot go on."""
+    if epoch.state == "collecting":
+        return f"too many devices take back: fewer than {cohort.least} can add something new"
+    found = len(_senders(tx, fleet, epoch.number)["signature"])
+    return f"found {found} signatures of keepers, expected {cohort.threshold}"
 
 
 def _end_cohorts(
@@ -1004,7 +1057,7 @@ def _end_cohorts(
     where = f"fleet = ? and ended is null and {which}"
     for (cohort,) in tx.rows(f"select number from cohorts where {where}", fleet, *about):
         epoch = _latest(tx, fleet, cohort)
-        if epoch.state in ("collecting", "keeping"):
+        if epoch.state in KINDS:
             _set_failed(tx, fleet, epoch.number, "its cohort has ended")
         tx.run("update cohorts set ended = ? where fleet = ? and number = ?", now, fleet, cohort)
 
@@ -1031,7 +1084,7 @@ def _delete_messages(tx: Transaction, fleet: str, number: int) -> None:
 
 
 def _survivors(tx: Transaction, fleet: str, number: int) -> Survivors:
-    """Return whose uploads are there; from the time that keepers are asked they do not change."""
+    """Return whose uploads are there; from the time that keepers are asked that does not change."""
     sql = "select member, digest from epoch_messages where fleet = ? and epoch = ? and kind = ?"
     rows = tx.rows(sql, fleet, number, "upload")
     return Survivors(number, {member: bytes.fromhex(digest) for member, digest in rows})
@@ -1039,7 +1092,7 @@ def _survivors(tx: Transaction, fleet: str, number: int) -> Survivors:
 
 def _senders(tx: Transaction, fleet: str, number: int) -> dict[str, set[int]]:
     """Return the members whose messages of an epoch are there, by the kind of message."""
-    found: dict[str, set[int]] = {"upload": set(), "answer": set()}
+    found: dict[str, set[int]] = {kind: set() for kind in KINDS.values()}
     sql = "select kind, member from epoch_messages where fleet = ? and epoch = ?"
     for kind, member in tx.rows(sql, fleet, number):
         found[kind].add(member)

@@ -1083,3 +1083,4 @@ class MaskedStatusResponse(BaseModel):
     total: str = ""
     described: dict[str, Any] | None = None
     result: EpochResponse | None = None
+    listed: dict[str, str] | None = None
