@@ -469,7 +469,7 @@ def print_cohorts(
             remark(words.format(**each | {"noise": _noise_words(each["noise"])}))
         remark(f"Cohort {each['cohort']} has the digest {each['digest']}.")
         if each["why"]:
-            remark(f"Epoch {each['epoch']} of cohort {each['cohort']} failed: {each['why']}")
+            remark(f"Cohort {each['cohort']}: {each['why']}.")
 
 
 def _noise_words(noise: dict[str, Any]) -> str:

@@ -1340,7 +1340,7 @@ def cohort_json(record: CohortRecord) -> CohortResponse:
         slots=list(cohort.slots),
         epoch=epoch.number,
         state=epoch.state,
-        why=epoch.why,
+        why=record.why,
         samples=record.samples,
         distance=record.distance,
         impossible=record.impossible,

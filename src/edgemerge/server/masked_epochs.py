@@ -86,14 +86,12 @@ class Epoch:
         state: "collecting", "signing", "keeping", "done" or "failed".
         began: When the first upload came, or when keepers were first asked to sign, or to answer;
             None before.
-        why: Why it failed.
     """
 
     cohort: int
     number: int
     state: str
     began: float | None
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,7 @@ class CohortRecord:
             formed with it and not dropped, 1 if alike; None without such cohorts, or where it took
             back more than it has added up.
         impossible: Whether no samples have its sums, though its devices had nothing to take back.
+        why: Why the last of its epochs that are over failed; empty if it did not.
     """
 
     number: int
@@ -162,6 +161,7 @@ class CohortRecord:
     samples: float = 0.0
     distance: float | None = None
     impossible: bool = False
+    why: str = ""
 
     @property
     def differs(self) -> bool:
@@ -404,7 +404,8 @@ class MaskedService:
                     cohort, epoch = _parse(body), _latest(tx, fleet, number)
                     sent = len(_senders(tx, fleet, epoch.number)[KINDS.get(epoch.state, "upload")])
                     about = (sent, collect_s, formed, ended, dropped)
-                    found.append(CohortRecord(number, cohort, epoch, *about))
+                    why = _last_failure(tx, fleet, number)
+                    found.append(CohortRecord(number, cohort, epoch, *about, why=why))
         compared: dict[int, Compared] = {}
         for _, group in groupby(found, key=lambda record: record.formed):
             together = [record for record in group if known[record.number] is not None]
@@ -990,11 +991,21 @@ def _number_of(cohort: Cohort, device: str) -> int:
 
 def _latest(tx: Transaction, fleet: str, cohort: int) -> Epoch:
     row = tx.one(
-        "select cohort, epoch, state, began, why from epochs where fleet = ? and cohort = ?"
+        "select cohort, epoch, state, began from epochs where fleet = ? and cohort = ?"
         " order by epoch desc limit 1",
         *(fleet, cohort),
     )
     return Epoch(*row) if row else Epoch(cohort, 0, "failed", None)
+
+
+def _last_failure(tx: Transaction, fleet: str, cohort: int) -> str:
+    """Return why the last epoch of a cohort that is over failed; another one may have begun."""
+    row = tx.one(
+        "select epoch, why from epochs where fleet = ? and cohort = ?"
+        " and state in ('done', 'failed') order by epoch desc limit 1",
+        *(fleet, cohort),
+    )
+    return f"epoch {row[0]} failed: {row[1]}" if row and row[1] else ""
 
 
 def _next_step(tx: Transaction, fleet: str, cohort: Cohort, epoch: Epoch, now: float) -> str:
