@@ -403,6 +403,48 @@ def test_an_epoch_far_ahead_is_refused(world, monkeypatch):
     assert there._state.last == 0
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cohort": {}},
+        {"cohort": "1"},
+        {"cohort": True},
+        {"epoch": "1"},
+        {"epoch": 1.0},
+        {"state": None},
+        {"uploaded": 0},
+        {"asked": "no"},
+        {"registered": None},
+        {"through": "0"},
+        {"dropped": 1},
+        {"dropped": ["1"]},
+    ],
+)
+def test_a_status_that_is_none_is_refused_and_leaves_no_trace(world, monkeypatch, change):
+    """What a device stores of it would keep it from taking part for ever."""
+    world.form()
+    there = world.exchange(DEVICES[0])
+    ask = there._ask
+
+    def lied_to(method, *words, **rest):
+        reply = ask(method, *words, **rest)
+        if reply.status != 200 or words[-1] not in ("status", "upload"):
+            return reply
+        return replace(reply, body=json.dumps(reply.json_object() | change).encode())
+
+    there.push(note(DEVICES[0]))
+    before = there._path.read_bytes()
+    monkeypatch.setattr(there, "_ask", lied_to)
+    with pytest.raises(RejectedError, match=f"found a status with .* as {next(iter(change))}"):
+        there.take_part()
+    assert there._path.read_bytes() == before
+    monkeypatch.undo()
+    for device in DEVICES:
+        world.share(note(device))
+    world.turn()
+    assert pulled(world, DEVICES[0]) == others(DEVICES[0])
+
+
 def test_no_other_cohort_is_joined_while_an_upload_waits(world, monkeypatch):
     """Its keepers could sign that the upload was left out."""
     world.form()

@@ -69,6 +69,12 @@ MAX_STEPS = 8  # of the protocol in one call: enough to see one epoch through
 MAX_STATE_BYTES = 2**31
 MAX_SKIPPED = 2**20  # epochs that may pass without this device
 AGAIN = "its sums go with the next upload"
+STATUS = {  # what a device needs of it, and the types
+    **dict.fromkeys(("registered", "uploaded", "asked"), bool),
+    **dict.fromkeys(("epoch", "through"), int),
+    "state": str,
+    "dropped": list,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +247,7 @@ class MaskedExchange:
         """
         if not self.noise_known:
             with self._lock:
-                self._agree(self._ask("GET", "status").must_be(200).json_object())
+                self._agree(_read_status(self._ask("GET", "status")))
         return self._agreed
 
     @property
@@ -358,7 +364,7 @@ class MaskedExchange:
             "known": self._cohort[0] if self._cohort else 0,
             "waiting": self._state.epoch or None,
         }
-        return self._ask("GET", "status", query=query).must_be(200).json_object()
+        return _read_status(self._ask("GET", "status", query=query))
 
     @property
     def _agreed(self) -> NoiseSettings | None:
@@ -454,7 +460,7 @@ class MaskedExchange:
         return self._cohort[1]
 
     def _describe_cohort(self) -> Any:
-        return self._ask("GET", "cohort").must_be(200).json_object()["cohort"]
+        return self._ask("GET", "cohort").must_be(200).json_object().get("cohort")
 
     def _keep(self, cohort: Cohort, status: Mapping[str, Any]) -> None:
         """Sign the list of the epoch, or answer what keepers are asked once enough have signed."""
@@ -482,7 +488,7 @@ class MaskedExchange:
         if state.epoch == 0:
             if not state.fresh or epoch <= state.last:
                 return False
-            if type(epoch) is not int or epoch > state.last + MAX_SKIPPED:
+            if epoch > state.last + MAX_SKIPPED:
                 raise RejectedError(f"{self}: found epoch {epoch}, expected one after {state.last}")
             known = {pattern: self._decoded(data) for pattern, data in state.newest.items()}
             if cohort.noise is None:
@@ -513,15 +519,15 @@ class MaskedExchange:
         headers = {**BINARY_HEADERS, "Prefer": "return=representation"}
         reply = self._ask("PUT", "epochs", epoch, what, body=data, headers=headers)
         if reply.must_be(200, 204, 409).status == 200:
-            self._replied = reply.json_object()
+            self._replied = _read_status(reply)
 
     def _settle(self) -> bool:
         """Find out what became of the last upload; return whether that is known now."""
         state = self._state
         found = self._result()
-        if found["state"] == "done":
-            survivors = Survivors(state.epoch, _read_digits(found["survivors"]))
-            signatures = _read_digits(found["signatures"])
+        if found.get("state") == "done":
+            survivors = Survivors(state.epoch, _read_digits(found.get("survivors")))
+            signatures = _read_digits(found.get("signatures"))
             # no other cohort is joined meanwhile, so it is the one that is known, unless none is
             cohort = self._cohort[1] if self._cohort else Cohort.parse(found.get("cohort"))
             if counts(cohort, survivors, signatures, state.upload):
@@ -531,7 +537,7 @@ class MaskedExchange:
                 state.proof = upload_digest(cohort, state.upload).hex()
             elif state.noise:
                 state.carried = state.delta
-        elif found["state"] != "failed":
+        elif found.get("state") != "failed":
             return False
         elif state.noise:
             state.lost += 1
@@ -605,9 +611,7 @@ class MaskedExchange:
         self._total = None if reply.status == 204 else _read_total(reply.must_be(200))
         return self._total
 
-    def _must_reach(self, through: Any) -> None:
-        if type(through) is not int:
-            raise RejectedError(f"{self}: found epoch {through!r}, expected a number")
+    def _must_reach(self, through: int) -> None:
         if through < self._state.through:
             raise RejectedError(
                 f"{self}: the total lacks epoch {self._state.through}, which held this device's "
@@ -700,6 +704,20 @@ class MaskedExchange:
             if self._path.exists():
                 self._state = MaskedState.from_bytes(self._path.read_bytes())
             raise
+
+
+def _read_status(reply: Reply) -> dict[str, Any]:
+    """Return a status; refuse one with other types, of which parts would be stored."""
+    status = {"cohort": None} | reply.must_be(200).json_object()
+    wrong = [name for name, kind in STATUS.items() if type(status.get(name)) is not kind]
+    wrong += [] if type(status["cohort"]) in (int, type(None)) else ["cohort"]
+    if not wrong and any(type(number) is not int for number in status["dropped"]):
+        wrong = ["dropped"]
+    if wrong:
+        raise RejectedError(
+            f"found a status with {status.get(wrong[0])!r} as {wrong[0]}: is this the server?"
+        )
+    return status
 
 
 def _read_digits(found: Any) -> dict[int, bytes]:
