@@ -16,7 +16,7 @@ from edgemerge.privacy.masking import DeviceKeys, make_upload
 from edgemerge.server import masked_epochs
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import pack, unpack
-from tests.exchange.worlds import DEVICES, SHARED, Killed, MaskedWorld
+from tests.exchange.worlds import DEVICES, SHARED, HttpWorld, Killed, MaskedWorld
 
 pytestmark = pytest.mark.slow
 
@@ -753,7 +753,7 @@ STEPS, LAST_PUSHES = 8, 3
 
 
 class History:
-    """What may happen to a masked fleet, drawn at random; `newest` is what an open one would have.
+    """What may happen to a masked fleet, drawn at random, and an open one with the same pushes.
 
     Cohorts have random sizes; devices send, ask and restart in random order; epochs end without
     some of them; cohorts are mixed and dropped.
@@ -761,6 +761,7 @@ class History:
 
     def __init__(self, hub, folder, seed):
         self.rng, self.later, self.newest = np.random.default_rng(seed), 0.0, {}
+        self.open = HttpWorld(hub)
         self.devices = [f"pump-{i}" for i in range(self.rng.integers(6, 9))]
         size = int(self.rng.integers(3, 5))
         self.world = MaskedWorld(hub, folder, size=size, collect_s=EPOCH_S)
@@ -777,6 +778,7 @@ class History:
             rows = self.rng.uniform(-1.0, 2.0, (5 + revision, SHARED.n_inputs))
             self.newest[device] = Contribution(device, Stats.of(SHARED, rows), revision)
             self.world.exchange(device).push(self.newest[device])
+            self.open.exchange(device).push(self.newest[device])
 
     def turn(self):
         self.world.turn(self.some())
@@ -814,5 +816,7 @@ def test_whatever_happens_a_masked_fleet_adds_up_what_an_open_one_does(hub, tmp_
     hub.service.masked._clock = hub.service.clock
     for device in now.devices:
         expected = [now.newest[other].stats for other in now.devices if other != device]
-        assert pulled(now.world, device) == Stats.total(SHARED, expected)
-    now.world.close()
+        found = now.open.exchange(device).pull(Selection(receiver=device)).total
+        assert pulled(now.world, device) == found == Stats.total(SHARED, expected)
+    for world in (now.world, now.open):
+        world.close()
