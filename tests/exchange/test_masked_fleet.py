@@ -266,6 +266,14 @@ def test_sums_of_another_projection_are_refused_and_not_stored(world):
     assert world.share(note(one))  # the first that is stored
 
 
+def test_a_fault_is_not_added_to_what_is_normal(world):
+    world.form()
+    fault = replace(note(DEVICES[0], pattern="bearing"), kind="fault")
+    with pytest.raises(RejectedError, match="fault"):
+        world.exchange(DEVICES[0]).push(fault)
+    assert not world.exchange(DEVICES[0])._state.newest
+
+
 def test_devices_cannot_be_chosen(world):
     world.form()
     with pytest.raises(SettingError, match="only one total"):

@@ -27,7 +27,14 @@ from typing import Any, Unpack
 import numpy as np
 
 from edgemerge.core.errors import FormatError, MismatchError, RejectedError, SettingError
-from edgemerge.core.ledger import Contribution, Merged, MergedPart, Origin, Selection
+from edgemerge.core.ledger import (
+    Contribution,
+    Merged,
+    MergedPart,
+    Origin,
+    Selection,
+    must_be_of_kind,
+)
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.exchange.client import BINARY_HEADERS, JSON_HEADERS, fetch_projection
@@ -266,6 +273,7 @@ class MaskedExchange:
         Nothing is sent: all that was pushed goes together, with the next `pull` or `take_part`.
         With noise it holds what is new since the one before, as `ClippedSums.take` returned it.
         """
+        must_be_of_kind(contribution)
         if contribution.stats.projection != self.projection:
             raise MismatchError(
                 f"{contribution} is not of the projection of {self.fleet}: "
