@@ -3,6 +3,7 @@
 import json
 import random as insecure
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations
@@ -227,6 +228,29 @@ def test_keepers_do_not_agree_on_two_lists():
                 continue
             agreed += 1
         assert agreed <= 1
+
+
+@examples(25)
+@given(st.data(), st.integers(0, 2**32 - 1), st.integers(5, 8))
+def test_honest_keepers_answer_for_one_list_at_most(data, seed, threshold):
+    """Whatever they are shown in whatever order, and whatever those who collude sign."""
+    world = World(9, seed, keepers=9, threshold=threshold)
+    colluding = world.cohort.colluding
+    uploads, honest = world.uploads(range(9)), range(colluding, 9)
+    views = [{n: each for n, each in uploads.items() if n != left_out} for left_out in (8, None)]
+    signatures = [
+        {k: each for k, each in world.signatures(listed(view)).items() if k < colluding}
+        for view in views
+    ]
+    asked, answered = st.tuples(st.sampled_from(honest), st.integers(0, 1)), set()
+    for keeper, view in data.draw(st.lists(asked, min_size=20, max_size=60)):
+        with suppress(DeniedError):
+            signatures[view][keeper] = world.keepers[keeper].sign(listed(views[view]))
+        with suppress(DeniedError):
+            request = world.request(views[view], keeper, signatures=signatures[view])
+            world.keepers[keeper].answer(1, request)
+            answered.add(view)
+    assert len(answered) <= 1
 
 
 @pytest.mark.parametrize(("size", "least"), [(10, 3), (100, 39), (130, 60)])
