@@ -582,6 +582,20 @@ def test_the_reply_to_a_message_tells_the_status(world, monkeypatch):
     assert [words[-1] for words in asked] == ["status", "total"]
 
 
+def test_while_an_epoch_is_under_way_its_result_is_not_asked_for(world, monkeypatch):
+    world.form()
+    for device in DEVICES:
+        world.share(note(device))
+    there = world.exchange(DEVICES[-1])  # which has signed
+    asked = note_questions(there, monkeypatch)
+    status = world.place.service.masked.status
+    for signing, device in ((True, DEVICES[0]), (True, DEVICES[1]), (False, DEVICES[2])):
+        assert (status(world.fleet, DEVICES[2]).state == "signing") == signing
+        there.take_part()
+        world.exchange(device).take_part()
+    assert [words[-1] for words in asked[:2]] == ["status", "status"]
+
+
 def test_a_server_that_tells_less_with_the_status_is_asked(world, monkeypatch):
     """As one of an older version."""
     world.form()
