@@ -96,7 +96,13 @@ class Pump:
             if point["alarm"]
         ]
         self.state = self.status(Counter(used), used[-1], len(alarms))
-        self.state |= {"monitor": self.monitor(rows, now), "reviews": {"done": 0, "refused": []}}
+        monitor = self.monitor(rows, now)
+        spans = [(each, each["began"], each["ended"] or now) for each in monitor["episodes"]]
+        spans += [(each, each["first"], each["last"]) for each in monitor["patterns"]]
+        for each, first, last in spans:  # the scores that are shown are those of the bank
+            inside = [p["score"] for p in points if first <= p["at"] <= last]
+            each["peak"] = max(inside, default=each["peak"])
+        self.state |= {"monitor": monitor, "reviews": {"done": 0, "refused": []}}
         for first in range(0, len(points), PER_REPORT):
             last = first + PER_REPORT >= len(points)
             self.shop.send(
