@@ -110,7 +110,7 @@ Log = Callable[[str], None]
 
 REPEATED_SAMPLES = 20  # of a fault that comes back
 STEP_TIMEOUT_S = 90.0  # for all samples of one step
-EXPECTED_MESSAGES, MESSAGE_TIMEOUT_S = 3, 5.0  # alarm, all clear, and alarm again
+EXPECTED_MESSAGES, MESSAGE_TIMEOUT_S = 4, 30.0  # alarm, all clear, alarm again, and its name
 MARKER_FILE = "demo.json"  # only a folder with this file is emptied
 
 
