@@ -385,6 +385,23 @@ def test_what_does_not_fit_is_refused_when_it_is_learnt_not_later(activation):
     assert learnt[0] == learnt[1]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_does_not_fit_with_its_weight_is_refused_or_learnt_at_once(compiled):
+    use(compiled=compiled)
+    projection = Projection(n_inputs=2, n_hidden=3, grid_bits=16)
+    rng = np.random.default_rng(2)
+    detector, refused = Detector(projection, forgetting=0.99), 0
+    detector.learn(rng.uniform(-1.0, 1.0, (20, 2)))
+    for x in rng.uniform(150.0, 220.0, (300, 2)):
+        try:
+            detector.learn(x)
+        except CapacityError:
+            refused += 1
+        assert detector.score(x / 200.0) > 0.0
+    assert detector.learnt == 320 - refused
+    assert refused < 30
+
+
 def test_a_limit_that_changes_holds_for_the_next_sample():
     projection, X = machine()
     detector = running(X, projection)

@@ -456,14 +456,19 @@ class SampleBuffer:
 
     def push(self, x: Array) -> None:
         """Buffer one sample (n,), or learn it now if it might not fit later."""
-        load = self._room.load(x)
-        if len(self._rows) >= MAX_BUFFERED or not self._known.own.fits(self._load + load):
+        own, load = self._known.own, self._room.load(x)
+        if len(self._rows) >= MAX_BUFFERED or not own.fits(self._load + load * self._next_weight):
             self.clear()
-        if self._known.own.fits(load):
+        if own.fits(load * self._next_weight):
+            self._load += load * self._next_weight
             self._rows.append(x)
-            self._load += load
         else:
             learn_rows(self._known, x[None])
+
+    @property
+    def _next_weight(self) -> float:
+        """What one more sample will weigh, in the frame of the sums."""
+        return self._known.fade ** -(len(self._rows) + 1.0) / self._known.frame  # M8
 
     def must_fit(self, X: Array) -> None:
         """Raise CapacityError unless all rows (k, n) fit, before the first is learnt."""
