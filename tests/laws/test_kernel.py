@@ -17,6 +17,7 @@ from edgemerge.core.detector import Seen
 from edgemerge.core.errors import CapacityError, SampleError
 from edgemerge.core.projection import ACTIVATIONS
 from edgemerge.core.readout import Ceiling
+from edgemerge.core.stats import Capacity
 from tests.cases import examples
 
 SCORES = 1e-9  # readings within 100 times the range
@@ -416,6 +417,85 @@ def test_a_limit_that_changes_holds_for_the_next_sample():
     assert (detector.rejected, detector.learnt) == (1, 204)
 
 
+def test_as_many_rows_as_inputs_are_rows():
+    projection, X = machine()
+    detector = running(X, projection)
+    assert detector.score(X[300:330]).shape == (30,)
+    detector.score(X[300])
+    with pytest.raises(SampleError, match="found samples of shape"):
+        detector.score(X[300:330, :, None])
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.9])
+@pytest.mark.parametrize("steps", [["learn_and_score"], ["score", "learn"], ["learn"], ["score"]])
+def test_counts_are_the_same_while_the_kernel_is_at_work(forgetting, steps):
+    projection, X = machine()
+    detector = Detector(projection, forgetting=forgetting)
+    detector.learn(X[:200])
+    detector.adopt(Stats.of(projection, X[200:250]))
+    detector.learn_and_score(X[250])
+    for step in steps:
+        getattr(detector, step)(X[251])
+    assert detector._run is not None
+    before = detector.count, detector.own_count, detector.ready
+    assert detector.known  # ends the run
+    assert (detector.count, detector.own_count, detector.ready) == before
+
+
+def test_a_run_that_has_ended_changes_nothing_more(monkeypatch):
+    given = arguments(monkeypatch)
+    run, row = kernel.MODULE.Run(*given), np.full(30, 0.25)
+    assert run.learn_and_score(row, None) > 0.0
+    run.settle(row)
+    before = [each.tobytes() for each in given if isinstance(each, np.ndarray)]
+    hidden, scores = np.zeros((1, 12)), np.zeros(1)
+    calls = (
+        *(run.score(row), run.loss(row), run.look(row, row.copy(), hidden[0])),
+        *(run.learn(row), run.learn_and_score(row, None), run.learn_row(row, None)),
+        run.score_row(row, hidden[0]),
+    )
+    assert calls == (None,) * 7
+    assert run.learn_rows(row[None], hidden, scores, None)[0] == 0
+    assert run.settle(row)[-3:] == (1, 0, False)
+    assert [each.tobytes() for each in given if isinstance(each, np.ndarray)] == before
+
+
+FADE, FRAME, LARGEST, LIMIT = 3, 4, 6, 7  # places of numbers that a run is started with
+
+
+@pytest.mark.parametrize("activation", tuple(ACTIVATIONS))
+@pytest.mark.parametrize(("fade", "frame"), [(1.0, 1.0), (0.81, 0.9)])
+def test_a_sample_is_buffered_if_it_fits_whatever_its_hidden_values_are(
+    activation, fade, frame, monkeypatch
+):
+    *given, numbers = arguments(monkeypatch, activation=activation)
+    projection, _ = machine(activation=activation)
+    for x in (np.zeros(30), np.full(30, 0.3), np.full(30, 90.0)):
+        more = Capacity(projection).load(projection.to_one(x)) / (frame * fade)
+        for room, fits in ((more * 0.999999, None), (more * 1.000001, True)):
+            changed = list(numbers)
+            changed[FADE], changed[FRAME] = fade, frame
+            changed[LARGEST] = changed[LIMIT] - room
+            assert kernel.MODULE.Run(*given, tuple(changed)).learn(x) is fits
+
+
+def test_samples_after_which_another_ridge_suits_are_left_to_numpy():
+    projection, X = machine()
+    detector = running(X, projection)
+    detector.known.cache().ridge *= 10.0  # as where a smaller one could not be solved
+    run = detector.known.start()
+    assert run.score(X[300]) is not None
+    assert run.learn_and_score(X[300], None) is None
+
+
+def test_a_sample_that_p_cannot_take_is_left_to_numpy(monkeypatch):
+    given = arguments(monkeypatch)
+    given[9][:] = -np.eye(12)  # no P of sums: 1 + hPh is below 0
+    run, x = kernel.MODULE.Run(*given), np.full(30, 0.25)
+    assert run.score(x) is not None
+    assert run.learn_and_score(x, None) is None
+
+
 def test_a_copy_and_its_original_go_their_own_ways():
     projection, X = machine()
     one = running(X, projection)
@@ -442,14 +522,19 @@ def test_a_shallow_copy_goes_its_own_way_too(compiled):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_detector_whose_arrays_were_mapped_into_memory_goes_on(compiled):
+@pytest.mark.parametrize("solved", [True, False])  # with P, or with its factor alone
+def test_a_detector_whose_arrays_were_mapped_into_memory_goes_on(solved, compiled):
     use(compiled=compiled)
     projection, X = machine()
     saved = Detector(projection)
     saved.learn(X[:200])
     saved.learn_and_score(X[200])
-    saved.learn(X[201])
-    buffers: list[pickle.PickleBuffer] = []
+    if solved:
+        saved.learn(X[201])
+    else:
+        saved.learn(X[201:202])
+        saved.loss(X[201])
+    buffers = []
     data = pickle.dumps(saved, protocol=5, buffer_callback=buffers.append)
     read_only = [bytes(each.raw()) for each in buffers]
     found = pickle.loads(data, buffers=read_only)  # noqa: S301  # our own
@@ -468,9 +553,9 @@ def test_a_sample_that_was_only_looked_at_is_not_learnt():
     assert detector.own == Stats.of(projection, np.vstack([X[:201], X[300:301]]))
 
 
-def arguments(monkeypatch):
+def arguments(monkeypatch, **settings):
     """Return what a kernel's run is started with, received sums included."""
-    projection, X = machine()
+    projection, X = machine(**settings)
     found = []
     monkeypatch.setattr(kernel, "Run", lambda *given: found.append(given))
     detector = Detector(projection)
@@ -491,6 +576,13 @@ def unaligned(array):
 
 WRONG = {
     "A by columns": (0, np.asfortranarray),
+    "A of other size": (0, lambda A: A[:-1]),
+    "shift of other size": (4, lambda shift: shift[:-1]),
+    "U of other size": (5, lambda U: np.asfortranarray(U[:, :-1])),
+    "V of fewer columns": (6, lambda V: V[:, :-1]),
+    "C of other size": (7, lambda C: C[:-1]),
+    "P of other size": (9, lambda P: np.asfortranarray(P[:, :-1])),
+    "others of fewer columns": (10, lambda V: V[:, :-1]),
     "b of other size": (1, lambda b: b[:-1]),
     "no table": (2, lambda _: None),
     "U by rows": (5, np.ascontiguousarray),
@@ -552,6 +644,7 @@ def test_arrays_of_other_numbers_are_refused_and_released(monkeypatch):
         lambda: kernel.MODULE.column_sums(rows, np.zeros(30), np.zeros(29)),
         lambda: kernel.MODULE.grid_rows(1.0, 1.0, np.ones(30), np.ones(30), singles, rows),
         lambda: kernel.MODULE.grid_rows(1.0, 1.0, np.ones(29), np.ones(30), rows, rows.copy()),
+        lambda: kernel.MODULE.grid_rows(1.0, 1.0, np.ones(30), np.ones(30), rows, rows[1:].copy()),
         lambda: kernel.MODULE.settle_sums(1.0, 1.0, whole),
         lambda: kernel.MODULE.settle_sums(1.0, 1.0, unaligned(scores)),
         lambda: kernel.MODULE.settle_sums(1.0, 1.0, memoryview(bytearray(33))[1:].cast("d")),
@@ -578,6 +671,10 @@ def test_received_sums_round_the_same_with_and_without_gaps_in_memory():
         known.start()
     assert not known.others.V.flags.c_contiguous
     assert np.array_equal(before, [known.times_V(g) for g in rows])
+    detector.adopt(Stats.of(projection, mine))
+    for has_gaps in (False, True):
+        known.start()
+        assert known.others.V.flags.c_contiguous != has_gaps
 
 
 @pytest.mark.parametrize("kind", [unaligned, np.asfortranarray, lambda X: X[::-1].copy()[::-1]])
@@ -645,6 +742,16 @@ def test_what_a_bank_learns_or_adopts_counts_for_its_next_score():
     for detector in told.detectors.values():
         detector.known.ceiling = Ceiling(1e-6, 1e-6)  # what peers may call usual
     assert told.score(x) > 10.0 * before
+
+
+@pytest.mark.parametrize("ceiling", [Ceiling(1e-6), Ceiling(leverage=1e-6), Ceiling(1.0, 1.0)])
+def test_each_ceiling_counts_for_the_scores_of_a_bank(ceiling):
+    projection, X = machine()
+    bank, x = Bank(projection, reject_above=None), X[330]
+    bank.adopt(Stats.of(projection, X[:100]))
+    for detector in bank.detectors.values():
+        detector.known.ceiling = ceiling
+    assert bank.score(x) == pytest.approx(np.ravel(bank.score(np.array([x, x])))[0], rel=SCORES)
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -715,7 +822,7 @@ def test_a_limit_holds_for_what_is_learnt_without_a_score():
 @pytest.mark.parametrize("adopted", [False, True])
 def test_sums_that_round_have_the_bits_of_numpy_within_a_frame_too(adopted):
     projection, X = machine()
-    found = []
+    found, rooms = [], []
     for compiled in (True, False):
         use(compiled=compiled)
         detector = Detector(projection, forgetting=0.999)
@@ -726,8 +833,10 @@ def test_sums_that_round_have_the_bits_of_numpy_within_a_frame_too(adopted):
             detector.learn_and_score(x)
         own = detector.known.own
         found.append([np.tril(own.U).tobytes(), own.V.tobytes(), own.C.tobytes(), own.S.tobytes()])
+        rooms.append(own.room[0])
         assert detector.known.frame < 1.0
     assert found[0] == found[1]
+    assert rooms[0] == pytest.approx(rooms[1], rel=1e-12)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -817,9 +926,10 @@ def test_arrays_that_do_not_fit_are_left_to_blas():
     P, U = np.eye(4, order="F"), np.ones((4, 4), order="F")
     V, few = np.ones((4, 3)), np.ones((3, 3))
     shared = np.lib.stride_tricks.as_strided(np.ones(6), (4, 3), (8, 8))  # rows overlap
+    between = np.lib.stride_tricks.as_strided(np.ones(16), (4, 3), (28, 8))  # of two addresses
     odd = (
         *(few, V.astype(np.float32), np.ones(12), V[:, ::2], unaligned(np.ones(12)), [1.0] * 12),
-        *(V[::-1], shared),
+        *(V[::-1], shared, between),
     )
     given = (P, U, V, few, *odd)
     before = [sys.getrefcount(each) for each in given]
