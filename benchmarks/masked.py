@@ -258,7 +258,7 @@ def run_server(devices: int = DEVICES) -> list[Row]:
         counted = dict.fromkeys((each.name for each in made), 0)
         for revision, missing in enumerate(MISSING, 1):
             formed = hub.form_cohorts("masked", least=devices // 2, collect_s=COLLECT_S)[0]
-            here = made[int(devices * missing) :]
+            here = _with_enough_keepers(made, missing)
             about = {"where": "server", "devices": devices, "neighbours": devices - 1}
             about |= {name: formed[name] for name in ("keepers", "threshold")}
             row = about | _exchange(server, here, revision, missing)
@@ -270,6 +270,19 @@ def run_server(devices: int = DEVICES) -> list[Row]:
     return rows
 
 
+def _with_enough_keepers(made: list[Device], missing: float) -> list[Device]:
+    """Return who is there in the epoch that begins: with too few keepers, it would only wait."""
+    made[0].pull()
+    there = made[0].exchange
+    cohort, epoch = there._join(there._status["cohort"]), there._status["epoch"]
+    keepers = {cohort.members[number].name for number in cohort.keepers_of(epoch)}
+    for first in range(len(made)):
+        here = (made[first:] + made[:first])[int(len(made) * missing) :]
+        if len(keepers & {device.name for device in here}) >= cohort.threshold:
+            return here
+    raise AssertionError("never")
+
+
 def _exchange(server: Child, here: list[Device], revision: int, missing: float) -> Row:
     """See one epoch through; what an idle server does while it waits for others is left out."""
     start, before = monotonic(), server.cpu_s()
@@ -278,7 +291,7 @@ def _exchange(server: Child, here: list[Device], revision: int, missing: float) 
         device.push(revision)
     if missing:
         waits = server.cpu_s()
-        sleep(max(0.0, COLLECT_S - (monotonic() - start)))
+        sleep(max(0.0, COLLECT_S + 1.0 - (monotonic() - start)))  # from the first upload on
         before += server.cpu_s() - waits
     for device in here * 2:
         device.pull()
