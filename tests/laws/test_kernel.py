@@ -438,7 +438,7 @@ def test_counts_are_the_same_while_the_kernel_is_at_work(forgetting, steps):
         getattr(detector, step)(X[251])
     assert detector._run is not None
     before = detector.count, detector.own_count, detector.ready
-    assert detector.known  # ends the run
+    assert detector.known is not None  # ends the run
     assert (detector.count, detector.own_count, detector.ready) == before
 
 

@@ -468,7 +468,8 @@ class SampleBuffer:
     @property
     def _next_weight(self) -> float:
         """What one more sample will weigh, in the frame of the sums."""
-        return self._known.fade ** -(len(self._rows) + 1.0) / self._known.frame  # M8
+        faded = self._known.frame * self._known.fade ** (len(self._rows) + 1)  # M8
+        return 1.0 / faded
 
     def must_fit(self, X: Array) -> None:
         """Raise CapacityError unless all rows (k, n) fit, before the first is learnt."""
