@@ -292,10 +292,9 @@ static inline int em_project(const em_projection *p, const int32_t *x, int32_t *
         const int32_t *A = p->A + j;
         for (unsigned i = 0; i < p->n; i++, A += p->N) z += (int64_t)x[i] * *A;
         z = em_shift_to_even(z, p->weight_bits);
-        if (p->activation != EM_COSINE && (z > EM_FAR_HIDDEN || z < -EM_FAR_HIDDEN)) {
-            if (p->activation == EM_IDENTITY || (p->activation == EM_RELU && z > 0)) return EM_FULL;
-            z = z > 0 ? EM_FAR_HIDDEN : -EM_FAR_HIDDEN; /* bounded there */
-        }
+        if (p->activation == EM_IDENTITY && z < -EM_FAR_HIDDEN) return EM_FULL;
+        if ((p->activation == EM_IDENTITY || p->activation == EM_RELU) && z > EM_FAR_HIDDEN)
+            return EM_FULL; /* others are bounded */
         h[j] = em_activate(p, z); /* M1 */
     }
     return EM_OK;
