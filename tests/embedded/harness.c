@@ -117,6 +117,7 @@ static void run(em_device *d, int command, uint32_t k) {
         uint32_t size = 0;
         error = share(d, command, count_bytes, &size);
         put(&error, 4);
+        if (error) return;
         put(&size, 4);
         d->revision--;
         if (share(d, command, put_bytes, NULL)) exit(9);
