@@ -338,6 +338,18 @@ def test_hidden_values_beyond_what_sums_can_hold_are_refused(compiled, activatio
     assert 0 < far.sum() < len(X)
 
 
+@pytest.mark.parametrize(
+    ("activation", "sign", "error"),
+    [("identity", 1, FULL), ("identity", -1, FULL), ("relu", 1, FULL), ("relu", -1, 0)],
+)
+def test_hidden_values_too_large_for_sums_are_refused(compiled, activation, sign, error):
+    sizes = {"n_inputs": 40, "n_hidden": 1, "low": -1.0, "high": 1.0}
+    p = projection(activation, grid_bits=16, **sizes)
+    device = compiled(p)
+    device.rows("S", sign * 256.0 * np.sign(p.A.T))  # as far as readings go
+    assert device.answers().take("<i4,<f4")["f0"] == error
+
+
 def almost_full() -> tuple[Projection, np.ndarray]:
     """Return a projection, and samples of two kinds that fill its sums after about a thousand."""
     p = projection("identity", grid_bits=16, low=-1.0, high=1.0, n_hidden=4)
