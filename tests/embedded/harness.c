@@ -4,13 +4,14 @@
  *   L k  learn and score k samples: float scores       T k  take k samples: score, level, 4 marks
  *   S k  score k samples: float scores                 G k  take k samples on the grid: alarms
  *   C    share: 32-bit length, bytes                   A k  adopt k bytes
- *   W k  save, of which k bytes reach the storage      R k  start anew and resume, with a pattern (1)
+ *   W k  save, of which k bytes reach the storage; all bits: it cannot even be erased
+ *   R k  start anew and resume, with a pattern (1)
  *   Q k  the same, while reading fails after k bytes
  *   D    digest of the sums and the count              I k  take k samples of whole numbers
  *   K    keep a pattern from now on                    V k  dismiss (0) or approve (1) it
  *   F    share it as a fault: 32-bit length, bytes     X k  integers to the grid, k samples
  *   Y k  flip bit k of the slot that was written       E    what is saved besides sums
- *   M k  set the limit to k / 256
+ *   M k  set the limit to k / 256                      B k  share, of which write k fails: its calls
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ static uint8_t *adopted;
 
 static int begin(void *context, int slot) {
     (void)context;
+    if (left == UINT32_MAX) return 1;
     slot_of = slot;
     at = 0;
     if (left) memset(slots[slot], 0xff, sizeof slots[slot]);
@@ -67,6 +69,13 @@ static int put_bytes(void *context, const void *bytes, size_t size) {
     return 0;
 }
 
+static int fail_once(void *context, const void *bytes, size_t size) {
+    uint32_t *calls = context; /* so far, and which of them fails */
+    (void)bytes;
+    (void)size;
+    return calls[0]++ == calls[1];
+}
+
 static int share(em_device *d, int command, em_write write, void *context) {
     return command == 'C' ? em_share(d, "pump-3", "normal", write, context)
                           : em_share_fault(d, "pump-3", "bearing", write, context);
@@ -99,8 +108,10 @@ static void run(em_device *d, int command, uint32_t k) {
         }
         put(&error, 4);
     } else if (command == 'K') {
+        uint8_t *between = (uint8_t *)pattern_memory + 4;
         if (em_keep_pattern(d, &pattern, pattern_memory, sizeof pattern_memory - 1) !=
-            EM_TOO_SMALL)
+                EM_TOO_SMALL ||
+            em_keep_pattern(d, &pattern, between, sizeof pattern_memory) != EM_TOO_SMALL)
             exit(6);
         error = em_keep_pattern(d, &pattern, pattern_memory, sizeof pattern_memory);
         put(&error, 4);
@@ -121,6 +132,12 @@ static void run(em_device *d, int command, uint32_t k) {
         put(&size, 4);
         d->revision--;
         if (share(d, command, put_bytes, NULL)) exit(9);
+    } else if (command == 'B') {
+        uint32_t calls[] = {0, k};
+        error = share(d, 'C', fail_once, calls);
+        put(&error, 4);
+        put(calls, 4);
+        put(&d->revision, 4);
 #ifndef SMALL
     } else if (command == 'Y') {
         slots[slot_of][k / 8] = (uint8_t)(slots[slot_of][k / 8] ^ 1u << k % 8);
@@ -181,7 +198,9 @@ int main(void) {
     em_draw(&pump_projection);
 #endif
     if (em_check_table(&pump_projection)) return 2;
+    uint8_t *between = (uint8_t *)memory + 4;
     if (em_init(&device, &pump_projection, memory, sizeof memory - 1) != EM_TOO_SMALL) return 3;
+    if (em_init(&device, &pump_projection, between, sizeof memory) != EM_TOO_SMALL) return 3;
     if (em_init(&device, &pump_projection, memory, sizeof memory)) return 4;
     while (fread(&command, 1, 1, stdin) == 1) {
         if (fread(&k, 4, 1, stdin) != 1) return 5;

@@ -398,6 +398,38 @@ def test_a_total_that_does_not_fit_with_own_sums_is_refused(compiled):
     assert np.array_equal(answers.scores(4), before)
 
 
+def test_a_share_that_fails_anywhere_ends_there_and_uses_up_its_revision(compiled):
+    device, places = compiled(projection()), (0, 1, 2, 9, 30, 31, 100, 10**6)
+    device.rows("L", samples(20))
+    for place in places:
+        device.ask("B", place)
+    answers = device.answers()
+    answers.scores(20)
+    found = [answers.take("<i4,<u4,<u4").item() for _ in places]
+    writes = found[-1][1]
+    expected = [(WRITE_FAILED, place + 1, i) for i, place in enumerate(places[:-1], start=1)]
+    assert found == [*expected, (0, writes, len(places))]
+    assert writes > 100
+
+
+def test_storage_that_cannot_be_erased_keeps_what_was_saved(compiled):
+    device = compiled(projection())
+    device.rows("L", samples(20))
+    device.ask("W", 10**6)
+    device.ask("D")
+    device.rows("L", samples(5))
+    device.ask("W", 2**32 - 1)
+    device.ask("R")
+    device.ask("D")
+    answers = device.answers()
+    answers.scores(20)
+    assert answers.error() == 0
+    before = answers.digest()
+    answers.scores(5)
+    assert [answers.error() for _ in "WR"] == [WRITE_FAILED, 0]
+    assert answers.digest() == before
+
+
 def test_power_may_fail_at_any_moment_of_saving(compiled):
     p, X = projection(), samples(60)
     size = 14 * 8 + 8 * (N_HIDDEN * (N_HIDDEN + 1) // 2 + N_HIDDEN * N_INPUTS + 2 * N_INPUTS)
