@@ -4,7 +4,7 @@ import os
 import random
 import sqlite3
 import stat
-from contextlib import closing
+from contextlib import closing, suppress
 from threading import Event, Thread
 
 import pytest
@@ -88,6 +88,46 @@ def test_on_a_full_disk_the_database_opens_and_devices_can_be_dropped(tmp_path):
         assert blobs_of(database) == blobs
         with database.writing() as tx:
             assert tx.run("delete from bodies where id > 5") == 15
+        database.close()
+
+
+def fits(database, blob, times=1):
+    """Whether a change with so many blobs fits on the disk; made as often as asked."""
+    try:
+        with database.writing() as tx:
+            for _ in range(times):
+                tx.run(KEEP, blob)
+    except DiskFullError:
+        return False
+    return True
+
+
+def test_a_log_that_filled_the_disk_beside_a_reader_is_emptied_when_a_change_fails(tmp_path):
+    blob = random.Random(5).randbytes(640_000)
+    with small_disk(tmp_path / "disk", 40 * MIB) as folder:
+        database = SqliteDatabase(folder / "fleets.db")
+        migrate(database, SQLITE)
+        with database.reading():  # the log cannot begin anew
+            written_until_full(database, blob)
+        fill(folder)
+        with suppress(DiskFullError), database.writing() as tx:  # nobody reads any more
+            tx.run("delete from bodies where id > 5")
+        with database.writing() as tx:
+            tx.run("delete from bodies where id > 4")
+        assert all(fits(database, blob) for _ in range(5))
+        database.close()
+
+
+def test_on_a_full_disk_free_pages_of_the_file_become_room_for_the_log(tmp_path):
+    blob = random.Random(5).randbytes(640_000)
+    with small_disk(tmp_path / "disk", 40 * MIB) as folder:
+        filled(folder / "fleets.db", 80)
+        database = SqliteDatabase(folder / "fleets.db")
+        with database.writing() as tx:
+            tx.run("delete from bodies where id > 5")
+        fill(folder)
+        assert not fits(database, blob, 5)
+        assert any(fits(database, blob, 5) for _ in range(3))
         database.close()
 
 

@@ -319,11 +319,15 @@ class SqliteDatabase:
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
         with self._writers.connection() as connection:
-            with self._transaction(connection, "begin immediate") as changes:
-                yield changes
-                ((pages,),) = changes.rows("pragma page_count")
-                if self._body is not None:  # now: moving the log there must not fail for lack of it
-                    self._body.hold(pages)
+            try:
+                with self._transaction(connection, "begin immediate") as changes:
+                    yield changes
+                    ((pages,),) = changes.rows("pragma page_count")
+                    if self._body is not None:  # now: moving the log there must not fail for room
+                        self._body.hold(pages)
+            except DiskFullError:
+                self._reclaim(connection)
+                raise
             self._tidy(connection)
 
     def _open(self) -> None:
@@ -410,6 +414,17 @@ class SqliteDatabase:
                 self._wal_limit = max(MAX_WAL_BYTES, self._wal.stat().st_size + MAX_WAL_BYTES // 4)
         except OSError as error:
             log.warning("tidying the database failed", extra={"values": {"problem": str(error)}})
+
+    def _reclaim(self, connection: sqlite3.Connection) -> None:
+        """Find room for the next change after one did not fit.
+
+        SQLite empties the log after a commit, so a log that grew beside a reader, until the disk
+        was full, would stay as it is: then there is no commit. Free pages are room for the log.
+        """
+        with suppress(DiskFullError, UnavailableError):
+            self._checkpoint(connection)
+            self._shrink(connection, MAX_PAGES_FREED)
+            self._checkpoint(connection)
 
     def _count(self, connection: sqlite3.Connection, what: str) -> int:
         ((pages,),) = self._ask(connection, f"pragma {what}_count", ()).rows
