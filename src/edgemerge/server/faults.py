@@ -40,12 +40,11 @@ from edgemerge.server.db.base import (
     Writer,
 )
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.totals import PullResult
-from edgemerge.wire.codec import decode, encode
+from edgemerge.server.totals import MAX_CACHED, PullResult, answer_from
+from edgemerge.wire.codec import decode
 
 STORED_COLUMNS = "device, incarnation, pattern, revision, samples, bytes, digest, 'exact', received"
 MAX_ROWS_PER_DEVICE = 256  # with those that were withdrawn
-MAX_CACHED = 16  # fleets, and answers, that are remembered
 
 
 def list_faults(tx: Transaction, fleet: str, device: str | None = None) -> list[StoredContribution]:
@@ -187,15 +186,8 @@ class FaultService:
             least = 1 if caller.is_person else fleet.min_devices
             words = [fleet.name, fleet.projection.fingerprint, str(least), str(chosen)]
             found = sha256("\n".join([*words, _digest(stored)]).encode()).hexdigest()
-            if found == tag:
-                return PullResult(found, None)
-            data = self._answers.get(found)
-            if data is None:
-                groups = self._grouped(tx, fleet, stored)
-                some = ([fault for fault in group if fault.key in keys] for group in groups)
-                data = encode(Faults.of_groups(some, fleet.projection, min_devices=least))
-                self._answers.put(found, data)
-        return PullResult(found, data)
+            make = partial(self._merged, tx, fleet, stored, keys, least)
+            return answer_from(self._answers, found, tag, make)
 
     def _pull_released(self, name: str, receiver: str | None, tag: str | None) -> PullResult:
         """Answer from released faults alone, as `server.releases` does for what is normal."""
@@ -213,17 +205,15 @@ class FaultService:
             words = [fleet.name, fleet.projection.fingerprint, "released"]
             words += [_digest(each.others(receiver)) for each in given]
             found = sha256("\n".join(words).encode()).hexdigest()
-            if found == tag:
-                return PullResult(found, None)
-            data = self._answers.get(found)
-            if data is None:
+
+            def make() -> Faults:
                 groups = (
                     [read_contribution(tx, one, fleet.projection) for one in each.others(receiver)]
                     for each in given
                 )
-                data = encode(Faults.of_groups(groups, fleet.projection))
-                self._answers.put(found, data)
-        return PullResult(found, data)
+                return Faults.of_groups(groups, fleet.projection)
+
+            return answer_from(self._answers, found, tag, make)
 
     def _changes(self, tx: Transaction, fleet: Fleet) -> releases.Changes:
         """Decide which released faults to withdraw, and which groups to release."""
@@ -261,9 +251,19 @@ class FaultService:
         with self._database.reading() as tx:
             fleet, stored = fleets.get(tx, name), list_faults(tx, name)
             keys = set(allowed(stored, None, self._rules.rules(tx, name)))
-            groups = self._grouped(tx, fleet, stored)
+            return fleet, list(self._merged(tx, fleet, stored, keys, 1))
+
+    def _merged(
+        self,
+        tx: Transaction,
+        fleet: Fleet,
+        stored: list[StoredContribution],
+        keys: Collection[Key],
+        least: int,
+    ) -> Faults:
+        groups = self._grouped(tx, fleet, stored)
         some = ([fault for fault in group if fault.key in keys] for group in groups)
-        return fleet, list(Faults.of_groups(some, fleet.projection))
+        return Faults.of_groups(some, fleet.projection, min_devices=least)
 
     def _grouped(
         self, tx: Transaction, fleet: Fleet, stored: list[StoredContribution]

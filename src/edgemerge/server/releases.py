@@ -51,11 +51,10 @@ from edgemerge.server.contributions import (
 )
 from edgemerge.server.db.base import BoundedCache, Database, DiskFullError, Transaction, Writer
 from edgemerge.server.fleets import Fleet
-from edgemerge.server.totals import MAX_GROUPING_TRIES, PullResult, PullService
+from edgemerge.server.totals import MAX_CACHED, MAX_GROUPING_TRIES, PullResult, PullService
 from edgemerge.server.trust import NOT_COMPARED
 from edgemerge.wire.codec import decode, encode
 
-MAX_CACHED = 16  # fleets, and answers, that are remembered
 MAX_CONTENTS = 10_000  # digests of sums
 MAX_JUDGES = 15  # devices whose samples a contribution must fit, those with most
 MIN_JUDGES = 3
@@ -396,13 +395,8 @@ class ReleaseService:
             past = own_past(tx, name, selection, rules)
             given = given[: MAX_PARTS - len(past)] if grouped else given
             tag = _tag(fleet, given, past, me, grouped=grouped)
-            if tag == known:
-                return PullResult(tag, None)
-            data = self._answers.get(tag)
-            if data is None:
-                data = encode(_merged(tx, fleet, given, past, me, grouped=grouped))
-                self._answers.put(tag, data)
-        return PullResult(tag, data)
+            make = partial(_merged, tx, fleet, given, past, me, grouped=grouped)
+            return totals.answer_from(self._answers, tag, known, make)
 
     def refresh(self, name: str) -> None:
         """Withdraw what must not be given any more, and release what may be."""

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import TypeVar
 
 from edgemerge.core.errors import CapacityError, DeniedError, FormatError, UnavailableError
+from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import MAX_PARTS, Key, Merged, MergedPart, Selection
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import SIMILAR_FACTOR, Profile, best_match, nearest_pair
@@ -357,6 +358,22 @@ class FleetSnapshot:
     rules: Rules
 
 
+def answer_from(
+    cache: BoundedCache[str, bytes],
+    tag: str,
+    known: str | None,
+    make: Callable[[], Merged | Faults],
+) -> PullResult:
+    """Return an answer; make only what the caller does not know and is not cached."""
+    if tag == known:
+        return PullResult(tag, None)
+    data = cache.get(tag)
+    if data is None:
+        data = encode(make())
+        cache.put(tag, data)
+    return PullResult(tag, data)
+
+
 class PullService:
     """Answers pulls; an unchanged answer costs neither sums nor bytes."""
 
@@ -545,20 +562,15 @@ class PullService:
     def _encoded(
         self, fleet: Fleet, groups: Groups, known: str | None, add_up: Callable[[], list[Stats]]
     ) -> PullResult:
-        """Return the answer for groups; add up only what is neither known nor cached."""
-        tag = etag_of(fleet, groups)
-        if tag == known:
-            return PullResult(tag, None)
-        data = self._answers.get(tag)
-        if data is None:
+        def make() -> Merged:
             parts = (
                 MergedPart(stats, tuple(stored.origin for stored in chosen))
                 for stats, chosen in zip(add_up(), groups.values(), strict=True)
                 if chosen
             )
-            data = encode(Merged(fleet.projection, tuple(parts)))
-            self._answers.put(tag, data)
-        return PullResult(tag, data)
+            return Merged(fleet.projection, tuple(parts))
+
+        return answer_from(self._answers, etag_of(fleet, groups), known, make)
 
 
 def _must_not_be_late(fleet: str, end: float) -> None:
