@@ -51,7 +51,7 @@ class Entry:
 
 
 def append(
-    tx: Transaction, *, at: float, actor: str, action: str, fleet: str, subject: str, **detail: Any
+    tx: Transaction, at: float, actor: str, action: str, fleet: str, subject: str, **detail: Any
 ) -> None:
     """Add an entry in the transaction of the change that it records: both happen, or neither.
 
@@ -111,7 +111,6 @@ def latest_entries(
 def note_refusal(
     tx: Transaction,
     most: int,
-    *,
     at: float,
     actor: str,
     action: str,
@@ -128,8 +127,7 @@ def note_refusal(
     )
     known, same = row or (0, 0)
     if known < most and not same:
-        about = {"actor": actor, "action": action, "fleet": fleet, "subject": subject}
-        append(tx, at=at, **about, **detail)
+        append(tx, at, actor, action, fleet, subject, **detail)
 
 
 def is_too_long(tx: Transaction, keep: int) -> bool:
@@ -165,8 +163,7 @@ def delete_oldest(
     sealed = tx.one("select hash from audit where seq = ?", through)
     if through < first or sealed is None:
         return 0
-    about = {"actor": "server", "action": CHECKPOINT, "fleet": "", "subject": "audit log"}
-    append(tx, at=at, **about, **checkpoint_detail(through, sealed[0]))
+    append(tx, at, "server", CHECKPOINT, "", "audit log", **checkpoint_detail(through, sealed[0]))
     return tx.run("delete from audit where seq <= ?", through)
 
 

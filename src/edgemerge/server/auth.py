@@ -408,8 +408,7 @@ class Accounts:
                 *(name, token_hash, now, now, token_hash),
             )
             action = "rotate account" if old else "add account"
-            about = {"actor": "the server", "action": action, "fleet": "", "subject": name}
-            audit.append(tx, at=now, **about, role="admin", by="token file")
+            audit.append(tx, now, "the server", action, "", name, role="admin", by="token file")
 
         self._change(change, old)
 
@@ -442,9 +441,8 @@ class Accounts:
         fleet: str | None,
         **detail: Any,
     ) -> None:
-        about = {"action": action, "fleet": fleet or "", "subject": name}
         shown = {key: value for key, value in detail.items() if value is not None}
-        audit.append(tx, at=self._clock(), actor=caller.actor, **about, **shown)
+        audit.append(tx, self._clock(), caller.actor, action, fleet or "", name, **shown)
 
 
 def _expiry(account: Account, valid_s: float | None, now: float) -> float | None:
@@ -762,8 +760,7 @@ class Sessions:
 
     def _record(self, tx: Transaction, who: Account | Session, action: str, **detail: Any) -> None:
         actor = Caller(who.name, role=who.role).actor
-        about = {"actor": actor, "action": action, "fleet": "", "subject": who.name}
-        audit.append(tx, at=self._clock(), **about, **detail)
+        audit.append(tx, self._clock(), actor, action, "", who.name, **detail)
 
 
 def csrf_token(cookie: str) -> str:

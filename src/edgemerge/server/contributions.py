@@ -452,17 +452,16 @@ def record_put(
 ) -> None:
     """Write into the audit log what a device sent; of contradictions a hundred at most."""
     new = received.contribution
-    about = {"fleet": fleet, "subject": "/".join(map(str, new.key)), "action": action}
+    about = now, caller.actor, action, fleet, "/".join(map(str, new.key))
     detail: dict[str, Any] = {
         "revision": new.revision,
         "samples": new.stats.count,
         "digest": received.digest,
     }
     if action == "equivocation":
-        most = MAX_NOTED_CONTRADICTIONS
-        audit.note_refusal(tx, most, at=now, actor=caller.actor, **about, **detail)
+        audit.note_refusal(tx, MAX_NOTED_CONTRADICTIONS, *about, **detail)
     else:
-        audit.append(tx, at=now, actor=caller.actor, **about, **detail)
+        audit.append(tx, *about, **detail)
 
 
 def profile_bytes(projection: Projection) -> int:

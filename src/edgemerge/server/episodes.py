@@ -699,9 +699,7 @@ class EpisodeService:
             if row.comment == words:
                 return row
             said = {"episode": row.number, "comment": words}
-            audit.append(
-                tx, at=now, actor=by, action="comment", fleet=fleet, subject=row.device, **said
-            )
+            audit.append(tx, now, by, "comment", fleet, row.device, **said)
             after = replace(row, comment=words, commented=now, commented_by=by)
             return _update(tx, fleet, row, after, now)
 

@@ -258,7 +258,8 @@ class MaskedService:
                     " values (?, ?, ?, ?, ?)",
                     *(fleet, member.name, *keys, self._clock()),
                 )
-                self._audit(tx, Caller(member.name, fleet), "register keys", fleet, member.name)
+                actor = Caller(member.name, fleet).actor
+                audit.append(tx, self._clock(), actor, "register keys", fleet, member.name)
             elif tuple(map(bytes, known)) != keys:
                 raise ExistsError(
                     f"{member.name} has other keys here: an operator forgets them with "
@@ -280,7 +281,7 @@ class MaskedService:
             sql = "delete from masked_keys where fleet = ? and device = ?"
             if not tx.run(sql, fleet, device):
                 raise UnknownError(f"{device} has no keys in {fleet}")
-            self._audit(tx, caller, "forget keys", fleet, device)
+            audit.append(tx, self._clock(), caller.actor, "forget keys", fleet, device)
 
         self._writer.write(change, fleet=fleet)
 
@@ -350,7 +351,7 @@ class MaskedService:
                     *(fleet, number, json.dumps(cohort.plain()), collect_s, now),
                 )
                 about = {"members": len(cohort.members), "digest": cohort.digest.hex()}
-                self._audit(tx, caller, "form cohort", fleet, str(number), **about)
+                audit.append(tx, now, caller.actor, "form cohort", fleet, str(number), **about)
             return found
 
         return self._writer.write(change, fleet=fleet)
@@ -375,7 +376,7 @@ class MaskedService:
             _end_cohorts(tx, fleet, now, "number = ?", number)
             sql = "update cohort_totals set dropped = ? where fleet = ? and cohort = ?"
             tx.run(f"{sql} and dropped is null", now, fleet, number)
-            self._audit(tx, caller, "drop cohort", fleet, str(number))
+            audit.append(tx, now, caller.actor, "drop cohort", fleet, str(number))
 
         self._writer.write(change, fleet=fleet)
 
@@ -825,7 +826,8 @@ class MaskedService:
             if opened.disputes:
                 pairs = sorted((names[k], names[s]) for k, s in opened.disputes)
                 about["disputes"] = ", ".join(f"{keeper} or {sender}" for keeper, sender in pairs)
-            self._audit(tx, None, "open total", fleet, f"epoch {epoch.number}", **about)
+            subject = f"epoch {epoch.number}"
+            audit.append(tx, self._clock(), "server", "open total", fleet, subject, **about)
             return _latest(tx, fleet, in_cohort)
 
         return self._writer.write(change, fleet=fleet)
@@ -837,24 +839,11 @@ class MaskedService:
             tx.lock(f"fleet {fleet}")
             if _latest(tx, fleet, in_cohort) == epoch:
                 _set_failed(tx, fleet, epoch.number, why)
-                self._audit(tx, None, "fail epoch", fleet, f"epoch {epoch.number}", why=why)
+                subject = f"epoch {epoch.number}"
+                audit.append(tx, self._clock(), "server", "fail epoch", fleet, subject, why=why)
             return _latest(tx, fleet, in_cohort)
 
         return self._writer.write(change, fleet=fleet)
-
-    def _audit(
-        self,
-        tx: Transaction,
-        caller: Caller | None,
-        action: str,
-        fleet: str,
-        subject: str,
-        **detail: Any,
-    ) -> None:
-        """Record what a caller did, or with None what the server did by itself."""
-        about = {"action": action, "fleet": fleet, "subject": subject}
-        actor = caller.actor if caller else "server"
-        audit.append(tx, at=self._clock(), actor=actor, **about, **detail)
 
 
 def must_have_its_noise(cohort: Cohort, opened: Opened) -> None:

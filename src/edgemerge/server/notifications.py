@@ -354,9 +354,10 @@ class NotificationService:
             sql = f"insert into receivers ({RECEIVER_COLUMNS})"
             tx.run(f"{sql} values (?, ?, ?, ?, ?, ?, 0, 0, 0, ?, '')", *values)
             made = _receivers(tx, fleet, name)[0]
-            detail = {"kind": asked.kind, "address": made.address, "secret": made.secret_kind}
-            often = {"events": asked.events, "every_s": asked.every_s}
-            _audit(tx, now, caller, "set receiver", fleet, name, **detail, **often)
+            detail: dict[str, Any] = {"kind": asked.kind, "address": made.address}
+            detail["secret"] = made.secret_kind
+            detail |= {"events": asked.events, "every_s": asked.every_s}
+            audit.append(tx, now, caller.actor, "set receiver", fleet, name, **detail)
             return name not in known
 
         new = self._writer.write(change, fleet=fleet)
@@ -374,7 +375,7 @@ class NotificationService:
             if not _receivers(tx, fleet):  # nothing is sent any more, so no state is needed
                 for table in ("notices", "told"):
                     tx.run(f"delete from {table} where fleet = ?", fleet)
-            _audit(tx, now, caller, "remove receiver", fleet, name)
+            audit.append(tx, now, caller.actor, "remove receiver", fleet, name)
 
         self._writer.write(change, fleet=fleet)
         self.forget(fleet)
@@ -392,10 +393,9 @@ class NotificationService:
             trouble = ""
         except EdgemergeError as error:
             trouble = _short(error)
-        outcome = {"delivered": not trouble}
-        self._writer.write(
-            lambda tx: _audit(tx, now, caller, "test receiver", fleet, name, **outcome), fleet=fleet
-        )
+        note = partial(audit.append, delivered=not trouble)
+        about = now, caller.actor, "test receiver", fleet, name
+        self._writer.write(lambda tx: note(tx, *about), fleet=fleet)
         return trouble
 
     def forget(self, fleet: str) -> None:
@@ -807,13 +807,6 @@ def _skip(tx: Transaction, receiver: Receiver, number: int) -> None:
 def _delete_sent(tx: Transaction, fleet: str) -> None:
     sql = "delete from notices where fleet = ? and number <="
     tx.run(f"{sql} (select min(sent) from receivers where fleet = ?)", fleet, fleet)
-
-
-def _audit(
-    tx: Transaction, at: float, caller: Caller, action: str, fleet: str, subject: str, **detail: Any
-) -> None:
-    about = {"action": action, "fleet": fleet, "subject": subject}
-    audit.append(tx, at=at, actor=caller.actor, **about, **detail)
 
 
 def _short(error: Exception) -> str:

@@ -301,9 +301,7 @@ def _store_new(tx: Transaction, fleet: str, device: str, made: Review, done: int
     said = {name: value for name, value in made.plain.items() if value not in (None, "")}
     for name in ("by", "at"):
         del said[name]
-    audit.append(
-        tx, at=made.at, actor=made.by, action="review", fleet=fleet, subject=device, **said
-    )
+    audit.append(tx, made.at, made.by, "review", fleet, device, **said)
     return made
 
 
@@ -328,13 +326,5 @@ def _store_settled(
     for state in ("done", "refused"):
         numbers = [each.number for each in ended if (each.number in why) == (state == "refused")]
         if numbers:
-            audit.append(
-                tx,
-                at=now,
-                actor=actor,
-                action=f"review {state}",
-                fleet=fleet,
-                subject=device,
-                numbers=numbers,
-            )
+            audit.append(tx, now, actor, f"review {state}", fleet, device, numbers=numbers)
     return True

@@ -226,8 +226,8 @@ class Service:
             tx.lock(f"fleet {fleet.name}")
             made = fleets.create(tx, fleet, any_trust=any_trust, any_min_devices=any_min_devices)
             if made:
-                agreed = {"fingerprint": shown, "trust": fleet.trust}
-                self._audit(tx, caller, "create", fleet.name, fleet.name, **agreed)
+                about = self.clock(), caller.actor, "create", fleet.name, fleet.name
+                audit.append(tx, *about, fingerprint=shown, trust=fleet.trust)
             return made
 
         return self.writer.write(change, fleet=fleet.name)
@@ -238,7 +238,7 @@ class Service:
         def change(tx: Any) -> None:
             tx.lock(f"fleet {name}")
             fleets.delete(tx, name)
-            self._audit(tx, caller, "delete", name, name)
+            audit.append(tx, self.clock(), caller.actor, "delete", name, name)
 
         self._make_room(change, name)
         self.report_limiter.forget(name)
@@ -281,7 +281,8 @@ class Service:
                 raise UnknownError(
                     f"no device {device} in {name}, so there is nothing to replace: invite it"
                 )
-            self._audit(tx, caller, action, name, device or "any device", expires=expires)
+            subject = device or "any device"
+            audit.append(tx, self.clock(), caller.actor, action, name, subject, expires=expires)
             return auth.invite(tx, name, device, expires)
 
         return self.with_fingerprint(self.writer.write(change, fleet=name)), expires
@@ -299,7 +300,8 @@ class Service:
             earlier.append(auth.device_token_hash(tx, name, device))
             token = auth.enrol(tx, invitation, name, device, self.clock())
             again = {"again": True} if earlier[0] else {}
-            self._audit(tx, Caller(device, name), "enrol", name, device, **again)
+            actor = Caller(device, name).actor
+            audit.append(tx, self.clock(), actor, "enrol", name, device, **again)
             return self.with_fingerprint(token), fleets.get(tx, name)
 
         found = self.writer.write(change, fleet=name)
@@ -322,7 +324,7 @@ class Service:
 
         def change(tx: Any) -> str | None:
             auth.revoke_device(tx, name, device, self.clock())
-            self._audit(tx, caller, "revoke", name, device)
+            audit.append(tx, self.clock(), caller.actor, "revoke", name, device)
             return auth.device_token_hash(tx, name, device)
 
         self._end_token(name, self.writer.write(change, fleet=name))
@@ -407,8 +409,8 @@ class Service:
                 of = f", incarnation {incarnation}," if which else ""
                 raise UnknownError(f"no contribution of {device}{of} in {name}")
             fleets.next_epoch(tx, name)
-            which |= {"faults": named} if named else {}
-            self._audit(tx, caller, "drop", name, device, contributions=found, **which)
+            which |= {"contributions": found} | ({"faults": named} if named else {})
+            audit.append(tx, self.clock(), caller.actor, "drop", name, device, **which)
             # Of another device, or of a fleet that is still too full: the next pull reports it.
             with suppress(ValueDamagedError, CapacityError):
                 totals.count_changes(tx, fleets.get(tx, name), found)
@@ -493,12 +495,6 @@ class Service:
                 log.warning("the disk is still nearly full: there is no reserve")
         self.writer.disk_full_at = -inf
         return found
-
-    def _audit(
-        self, tx: Any, caller: Caller, action: str, fleet: str, subject: str, **detail: Any
-    ) -> None:
-        about = {"action": action, "fleet": fleet, "subject": subject}
-        audit.append(tx, at=self.clock(), actor=caller.actor, **about, **detail)
 
 
 def _must_give_contributions(fleet: Fleet) -> None:

@@ -230,7 +230,7 @@ def _write(tx: Transaction, fleet: str, device: str, made: DeviceSettings, actio
     names = ("version", *CHOSEN, "comment", "undoes")
     said = {name: value for name, value in asdict(made).items() if name in names}
     said = {name: value for name, value in said.items() if value not in (None, "")}
-    audit.append(tx, at=made.at, actor=made.by, action=action, fleet=fleet, subject=device, **said)
+    audit.append(tx, made.at, made.by, action, fleet, device, **said)
 
 
 def _is_undone(now: DeviceSettings | ConfigurationVersion, version: int, whose: str) -> bool:
@@ -438,8 +438,7 @@ def _write_configuration(
     )
     said = {"version": made.version, "tables": without_addresses(made.tables)}
     said |= {name: value for name in ("comment", "undoes") if (value := getattr(made, name))}
-    subject = made.device or "all devices"
-    audit.append(tx, at=made.at, actor=made.by, action=action, fleet=fleet, subject=subject, **said)
+    audit.append(tx, made.at, made.by, action, fleet, made.device or "all devices", **said)
 
 
 def _must_be_target(tx: Transaction, fleet: str, device: str) -> None:

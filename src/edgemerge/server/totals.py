@@ -541,9 +541,8 @@ class PullService:
 
         def note(tx: Transaction) -> None:
             for key, why in refused.items():
-                about = {"fleet": fleet, "subject": "/".join(map(str, key)), "action": LEAVE_OUT}
-                noted = {"receiver": receiver, "why": why}
-                audit.note_refusal(tx, MAX_NOTED_REFUSALS, at=at, actor="server", **about, **noted)
+                about = at, "server", LEAVE_OUT, fleet, "/".join(map(str, key))
+                audit.note_refusal(tx, MAX_NOTED_REFUSALS, *about, receiver=receiver, why=why)
 
         with suppress(UnavailableError):  # then the page shows it, and the log does not
             self._writer.submit(note, fleet)

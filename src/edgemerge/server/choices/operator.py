@@ -189,9 +189,8 @@ class ChoiceService:
             if before == str(trust):
                 return False
             fleets.store_trust(tx, fleet, trust)
-            about = {"fleet": fleet, "subject": fleet, "action": "trust"}
-            words = {"before": before, "after": str(trust)}
-            audit.append(tx, at=self._clock(), actor=caller.actor, **about, **words)
+            about = self._clock(), caller.actor, "trust", fleet, fleet
+            audit.append(tx, *about, before=before, after=str(trust))
             return True
 
         changed = self._writer.write(change, fleet=fleet)
