@@ -183,6 +183,13 @@ def get(tx: Transaction, name: str) -> Fleet:
     return found
 
 
+def unknown_device(fleet: str, device: str) -> UnknownError:
+    """Return the error for a device, or several in one text, that a fleet does not have."""
+    return UnknownError(
+        f"no device {device} in {fleet}: `edgemerge fleet devices {fleet}` lists its devices"
+    )
+
+
 def all_fleets(tx: Transaction) -> list[Fleet]:
     """Return all fleets in order of their names."""
     rows = tx.rows(f"select {FLEET_COLUMNS} from fleets order by fleet")

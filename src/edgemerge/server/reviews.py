@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
+from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
@@ -261,9 +261,7 @@ def _must_be_enrolled(tx: Transaction, fleet: str, device: str, *, revoked: bool
     fleets.get(tx, fleet)
     row = tx.one(f"select revoked from devices {WHERE_DEVICE}", fleet, device)
     if row is None:
-        raise UnknownError(
-            f"no device {device} in {fleet}: `edgemerge fleet devices {fleet}` lists its devices"
-        )
+        raise fleets.unknown_device(fleet, device)
     if row[0] is not None and not revoked:
         raise SettingError(f"the token of {device} was revoked, so it cannot act on a review")
     return row[0] is None

@@ -339,9 +339,7 @@ class Service:
         """Return a device that must have enrolled, its state, and what it reported last."""
         found = [each for each in self.devices(name) if each.device == device]
         if not found:
-            raise UnknownError(
-                f"no device {device} in {name}: `edgemerge fleet devices {name}` lists its devices"
-            )
+            raise fleets.unknown_device(name, device)
         latest, seen = self.history.latest(name, device), found[0].seen
         moved = self.history.traffic(name).get(device)
         last = max(seen or 0.0, moved.last if moved else 0.0) or None

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from edgemerge.core.errors import SettingError, UnknownError
+from edgemerge.core.errors import SettingError
 from edgemerge.core.limit import Limit
 from edgemerge.exchange.configuration import check_tables, overlay, without_addresses
 from edgemerge.server import audit, fleets
@@ -250,9 +250,7 @@ def _must_be_known(tx: Transaction, fleet: str, device: str) -> None:
     for table in ("devices", "invitations"):
         if tx.one(f"select 1 from {table} {WHERE_DEVICE} limit 1", fleet, device) is not None:
             return
-    raise UnknownError(
-        f"no device {device} in {fleet}: `edgemerge fleet devices {fleet}` lists its devices"
-    )
+    raise fleets.unknown_device(fleet, device)
 
 
 EVERY_DEVICE = ""  # whose configuration is that of the whole fleet

@@ -356,10 +356,7 @@ def must_be_devices(tx: Transaction, fleet: str, *groups: Iterable[str]) -> None
     known = {row[0] for row in tx.rows("select device from devices where fleet = ?", fleet)}
     unknown = sorted({name for group in groups for name in group} - known)
     if unknown:
-        raise UnknownError(
-            f"no device {_join_names(unknown)} in {fleet}: "
-            f"`edgemerge fleet devices {fleet}` lists its devices"
-        )
+        raise fleets.unknown_device(fleet, _join_names(unknown))
 
 
 def adopt_change(
