@@ -26,7 +26,7 @@ import numpy as np
 from edgemerge.core.errors import EdgemergeError, UnknownError
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
+from edgemerge.server.db.base import WHERE_DEVICE, Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.model import (
     CLOCK_STEP_S,
     DAY_S,
@@ -48,7 +48,6 @@ CURVE_LATE_S = 600.0  # after the end of a curve, in which it is still drawn
 MAX_CURVE_POINTS = 60
 CHANGE_STEP_S = 1e-6  # between two changes, at least
 SWEEP_S = 3600.0  # between two deletions of what is too old
-WHERE_DEVICE = "where fleet = ? and device = ?"
 Section = Literal["open", "ended", "history"]
 SECTIONS: dict[Section, str] = {
     "open": "ended is null",

@@ -38,12 +38,16 @@ from edgemerge.server.db.base import (
     Transaction,
     ValueDamagedError,
     Writer,
+    upsert,
 )
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.totals import MAX_CACHED, PullResult, answer_from
 from edgemerge.wire.codec import decode
 
 STORED_COLUMNS = "device, incarnation, pattern, revision, samples, bytes, digest, 'exact', received"
+FAULT_COLUMNS = (
+    "fleet, device, incarnation, pattern, revision, samples, bytes, digest, received, first, data"
+)
 MAX_ROWS_PER_DEVICE = 256  # with those that were withdrawn
 
 
@@ -92,16 +96,9 @@ def put_fault(
     if known is not None and freshness != "newer":
         return refuse_put(tx, fleet, received, known, caller, now)
     _must_have_a_place(new, list(mine.values()), known)
-    tx.run(
-        "insert into faults (fleet, device, incarnation, pattern, revision, samples, bytes, digest,"
-        " received, first, data) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " on conflict (fleet, device, incarnation, pattern) do update set"
-        " revision = excluded.revision, samples = excluded.samples, bytes = excluded.bytes,"
-        " digest = excluded.digest, received = excluded.received, first = excluded.first,"
-        " data = excluded.data",
-        *(name, *new.key, new.revision, new.samples, len(received.data), received.digest),
-        *(now, new.first, received.data),
-    )
+    what = (new.revision, new.samples, len(received.data), received.digest)
+    values = (name, *new.key, *what, now, new.first, received.data)
+    upsert(tx, "faults", FAULT_COLUMNS, values, key=4)
     action = "share fault" if new.samples else "withdraw fault"
     record_put(tx, action, name, received, caller, now)
     return PutResult(new=True, revision=new.revision, epoch=fleet.epoch)

@@ -40,7 +40,7 @@ from edgemerge.failpoints import failpoint
 from edgemerge.files import read_secret
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
+from edgemerge.server.db.base import WHERE_DEVICE, Database, SqlRow, Transaction, Writer, upsert
 from edgemerge.server.reports.history import MAX_RECORDS, History
 from edgemerge.server.reports.model import QUIET_S, LatestReport, device_state
 from edgemerge.server.schemas import (
@@ -79,7 +79,6 @@ RECEIVER_COLUMNS = (
     "fleet, name, body, secret, created, sent, next_at, claimed_until, failures, delivered, trouble"
 )
 WHERE_RECEIVER = "where fleet = ? and name = ?"
-WHERE_DEVICE = "where fleet = ? and device = ?"
 
 MakeMessage = Callable[..., Message]  # about a device
 
@@ -744,9 +743,7 @@ def _record(
     if wanted:
         _append(tx, fleet, wanted, now)
     if after != before:
-        sql = "insert into told (fleet, device, body) values (?, ?, ?)"
-        sql += " on conflict (fleet, device) do update set body = excluded.body"
-        tx.run(sql, fleet, device, after.json)
+        upsert(tx, "told", "fleet, device, body", (fleet, device, after.json))
     return after
 
 

@@ -19,7 +19,7 @@ from edgemerge.core.ledger import must_be_name
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.backup import numbers_begin
-from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
+from edgemerge.server.db.base import WHERE_DEVICE, Database, SqlRow, Transaction, Writer
 from edgemerge.server.episodes import acknowledge, list_unseen
 from edgemerge.server.schemas import (
     Decision,
@@ -32,7 +32,6 @@ ReviewState = Literal["waiting", "done", "refused"]
 MAX_REVIEWS = 200  # of a device; of those that do not wait, the oldest are forgotten
 MAX_WAITING = 32  # of a device
 REVIEW_COLUMNS = "number, at, actor, epoch, state, body"
-WHERE_DEVICE = "where fleet = ? and device = ?"
 PATTERN_DECISIONS = get_args(PatternDecision)
 
 log = logging.getLogger(__name__)

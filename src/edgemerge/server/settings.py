@@ -22,7 +22,7 @@ from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.backup import numbers_begin
 from edgemerge.server.choices.rules import ChangedError
-from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
+from edgemerge.server.db.base import WHERE_DEVICE, Database, SqlRow, Transaction, Writer
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.schemas import (
     ConfigurationRequest,
@@ -32,7 +32,6 @@ from edgemerge.server.schemas import (
 )
 
 MAX_VERSIONS = 100  # of a device; the oldest are forgotten
-WHERE_DEVICE = "where fleet = ? and device = ?"
 COLUMNS = "version, at, actor, epoch, body"
 CHOSEN = ("label", "limit", "false_alarms")
 

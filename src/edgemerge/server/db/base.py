@@ -75,6 +75,23 @@ class Transaction(Protocol):
         ...
 
 
+WHERE_DEVICE = "where fleet = ? and device = ?"
+
+
+def upsert(
+    tx: Transaction, table: str, fields: str, values: Sequence[Any], *, key: int = 2
+) -> None:
+    """Write a row; `key` says how many of its fields name it."""
+    names = fields.split(", ")
+    marks = ", ".join("?" * len(names))
+    changes = ", ".join(f"{name} = excluded.{name}" for name in names[key:])
+    tx.run(
+        f"insert into {table} ({fields}) values ({marks})"
+        f" on conflict ({', '.join(names[:key])}) do update set {changes}",
+        *values,
+    )
+
+
 class Database(Protocol):
     """Where everything is kept; any number of threads may use it."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from edgemerge.server.db.base import Transaction
+from edgemerge.server.db.base import WHERE_DEVICE, Transaction, upsert
 from edgemerge.server.reports import model
 from edgemerge.server.reports.model import (
     MAX_STORED_ALARMS,
@@ -33,7 +33,6 @@ from edgemerge.server.schemas import ReportedAlarm, ReportedMerge, ReportedStatu
 
 MAX_TAIL_POINTS = 120  # points in the small row
 MAX_OLD_MERGE_CHARS = 4096  # characters of a merge that are kept when there is a newer one
-WHERE_DEVICE = "where fleet = ? and device = ?"
 SUMMARY_COLUMNS = "scores, mean, highest, threshold, alarms"
 JOINED_COLUMNS = (
     "minute / {step} * {step}, cast(sum(scores) as bigint), sum(mean * scores) / sum(scores),"
@@ -122,7 +121,7 @@ def _write_report(tx: Transaction, update: DeviceUpdate) -> int:
     points = pack_points(_tail_points(tx, where, merge_points(unpack_points(known), fresh.points)))
     totals = (*vars(sums).values(), merged + fresh.merged)
     values = (*where, version + 1, at, body, points, *totals)
-    _upsert(tx, "reports", REPORT_COLUMNS, values)
+    upsert(tx, "reports", REPORT_COLUMNS, values)
     return int(version) + 1
 
 
@@ -132,7 +131,7 @@ def _tail_points(tx: Transaction, where: tuple[str, str], tail: PointTable) -> P
         return tail
     row = tx.one(f"select points from rings {WHERE_DEVICE}", *where)
     ring = merge_points(unpack_points(row[0]) if row else NO_POINTS, tail)
-    _upsert(tx, "rings", "fleet, device, points", (*where, pack_points(ring)))
+    upsert(tx, "rings", "fleet, device, points", (*where, pack_points(ring)))
     return NO_POINTS
 
 
@@ -148,13 +147,13 @@ def _write_minute(
     known = tx.one(sql, *where, minute)
     one = model.add_summaries(MinuteSummary(more.at, *known), more) if known else more
     fields = f"fleet, device, minute, {SUMMARY_COLUMNS}"
-    _upsert(tx, table, fields, (*where, minute, *one[1:]), key=3)
+    upsert(tx, table, fields, (*where, minute, *one[1:]), key=3)
 
 
 def _write_alarms(tx: Transaction, where: tuple[str, str], alarms: Sequence[ReportedAlarm]) -> None:
     for alarm in alarms:
         values = (*where, alarm.at, alarm.sample, alarm.model_dump_json())
-        _upsert(tx, "alarms", "fleet, device, at, sample, body", values, key=4)
+        upsert(tx, "alarms", "fleet, device, at, sample, body", values, key=4)
     tx.run(
         f"delete from alarms {WHERE_DEVICE} and (at, sample) < (select at, sample "
         f"from alarms {WHERE_DEVICE}"
@@ -170,26 +169,12 @@ def _write_merges(tx: Transaction, where: tuple[str, str], merges: Sequence[Repo
     *older, newest = sorted([*before, *merges], key=lambda merge: merge.at)
     for merge in [*map(_shortened, older), newest]:
         values = (*where, merge.at, merge.model_dump_json())
-        _upsert(tx, "merges", "fleet, device, at, body", values, key=3)
+        upsert(tx, "merges", "fleet, device, at, body", values, key=3)
     tx.run(
         f"delete from merges {WHERE_DEVICE} and at < (select at from merges {WHERE_DEVICE}"
         f" order by at desc limit 1 offset {MAX_STORED_MERGES - 1})",
         *where,
         *where,
-    )
-
-
-def _upsert(
-    tx: Transaction, table: str, fields: str, values: Sequence[Any], *, key: int = 2
-) -> None:
-    """Write a row; `key` says how many of its fields name it."""
-    names = fields.split(", ")
-    marks = ", ".join("?" * len(names))
-    changes = ", ".join(f"{name} = excluded.{name}" for name in names[key:])
-    tx.run(
-        f"insert into {table} ({fields}) values ({marks})"
-        f" on conflict ({', '.join(names[:key])}) do update set {changes}",
-        *values,
     )
 
 
