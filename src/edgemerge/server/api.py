@@ -1038,9 +1038,7 @@ def _configuration_json(
     if not caller.may("operator"):
         versions = [replace(each, tables=without_addresses(each.tables)) for each in versions]
     listed = [
-        ConfigurationVersionResponse(
-            **{k: v for k, v in asdict(each).items() if k not in ("epoch", "device")}
-        )
+        ConfigurationVersionResponse(**{k: v for k, v in asdict(each).items() if k != "epoch"})
         for each in versions
     ]
     states = []

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from edgemerge.core.errors import SettingError
 from edgemerge.core.limit import Limit
@@ -22,7 +22,7 @@ from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.backup import numbers_begin
 from edgemerge.server.choices.rules import ChangedError
-from edgemerge.server.db.base import WHERE_DEVICE, Database, SqlRow, Transaction, Writer
+from edgemerge.server.db.base import WHERE_DEVICE, Database, Transaction, Writer
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.schemas import (
     ConfigurationRequest,
@@ -53,6 +53,9 @@ class DeviceSettings:
         epoch: The fleet's epoch.
     """
 
+    table: ClassVar = "settings"
+    word: ClassVar = "settings"
+
     version: int = 0
     at: float = 0.0
     by: str = ""
@@ -74,23 +77,19 @@ class DeviceSettings:
         return {"version": self.version, **self.chosen}
 
     @property
-    def body(self) -> str:
-        """What was set, as it is stored."""
-        said = self.chosen | {"comment": self.comment, "undoes": self.undoes}
-        return json.dumps(said, separators=(",", ":"))
+    def shown(self) -> dict[str, Any]:
+        """What was set, as the audit log has it."""
+        return self.chosen
 
 
-def versions_of(
-    tx: Transaction, fleet: str, device: str, limit: int = MAX_VERSIONS
-) -> list[DeviceSettings]:
+def versions_of(tx: Transaction, fleet: str, device: str) -> list[DeviceSettings]:
     """Return the versions of a device's settings, newest first."""
-    sql = f"select {COLUMNS} from settings {WHERE_DEVICE} order by version desc limit ?"
-    return [_from_row(row) for row in tx.rows(sql, fleet, device, limit)]
+    return _read_versions(tx, DeviceSettings, fleet, device)
 
 
 def settings_of(tx: Transaction, fleet: str, device: str) -> DeviceSettings:
     """Return the settings of a device that are in force."""
-    return next(iter(versions_of(tx, fleet, device, 1)), DeviceSettings())
+    return _in_force(tx, DeviceSettings, fleet, device)
 
 
 def labels_of(tx: Transaction, fleet: str) -> dict[str, str]:
@@ -102,11 +101,6 @@ def labels_of(tx: Transaction, fleet: str) -> dict[str, str]:
     )
     found = {device: str(json.loads(body)["label"]) for device, body in rows}
     return {device: label for device, label in found.items() if label}
-
-
-def _from_row(row: SqlRow) -> DeviceSettings:
-    version, at, actor, epoch, body = row
-    return DeviceSettings(version=version, at=at, by=actor, epoch=epoch, **json.loads(body))
 
 
 SettingsState = Literal["none", "waiting", "applied", "refused"]
@@ -135,6 +129,180 @@ def _must_be_printable(name: str, text: str) -> None:
         raise SettingError(f"found {name} {text[:80]!r}, expected one printable line")
 
 
+EVERY_DEVICE = ""  # whose configuration is that of the whole fleet
+
+
+@dataclass(frozen=True)
+class ConfigurationVersion:
+    """One version of a fleet's configuration, for all devices or for one.
+
+    Args:
+        version: Counts from 1 for each fleet; 0: nothing was ever set.
+        at: When it was made, in Unix seconds.
+        by: Who made it.
+        tables: What is set.
+        comment: Words for those who read it later.
+        undoes: The version that this one took back, if it did.
+        epoch: The fleet's epoch.
+    """
+
+    table: ClassVar = "configurations"
+    word: ClassVar = "configuration"
+
+    version: int = 0
+    at: float = 0.0
+    by: str = ""
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    comment: str = ""
+    undoes: int | None = None
+    epoch: int = 0
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What was set, without the circumstances."""
+        return {"tables": self.tables}
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What was set, as the audit log has it."""
+        return {"tables": without_addresses(self.tables)}
+
+
+Above = Callable[[Transaction], int]  # gives a number that a new version must be above
+V = TypeVar("V", DeviceSettings, ConfigurationVersion)
+
+
+def _read_versions(
+    tx: Transaction, kind: type[V], fleet: str, device: str, limit: int = MAX_VERSIONS
+) -> list[V]:
+    """Return versions, newest first."""
+    sql = f"select {COLUMNS} from {kind.table} {WHERE_DEVICE} order by version desc limit ?"
+    return [
+        kind(version=version, at=at, by=actor, epoch=epoch, **json.loads(body))
+        for version, at, actor, epoch, body in tx.rows(sql, fleet, device, limit)
+    ]
+
+
+def _in_force(tx: Transaction, kind: type[V], fleet: str, device: str) -> V:
+    return next(iter(_read_versions(tx, kind, fleet, device, 1)), kind())
+
+
+class _VersionStore(Generic[V]):
+    """Makes new versions, and takes the newest back."""
+
+    def __init__(
+        self,
+        kind: type[V],
+        writer: Writer,
+        clock: Callable[[], float],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._kind: type[V] = kind
+        self._writer, self._clock, self._changed = writer, clock, changed
+
+    def change(self, fleet: str, device: str, made: V, action: str, above: Above) -> V:
+        """Make a new version, above a number; what is in force already is not made again."""
+        return self._store(
+            *(fleet, device, action, above),
+            lambda now, _before: None if now.chosen == made.chosen else made,
+        )
+
+    def undo(self, fleet: str, device: str, version: int, caller: Caller, above: Above) -> V:
+        """Go back to what was before a version, which must be the newest; twice is once."""
+
+        def choose(now: V, before: V) -> V | None:
+            if now.undoes == version:
+                return None
+            if now.version != version or not version:
+                raise ChangedError(
+                    f"found version {now.version} of the {now.word} of {device or fleet} in force, "
+                    f"expected {version}: look again"
+                )
+            return replace(before, at=self._clock(), by=caller.actor, comment="", undoes=version)
+
+        return self._store(fleet, device, f"undo {self._kind.word}", above, choose)
+
+    def _store(
+        self,
+        fleet: str,
+        device: str,
+        action: str,
+        above: Above,
+        choose: Callable[[V, V], V | None],
+    ) -> V:
+        def write(tx: Transaction) -> V:
+            tx.lock(f"fleet {fleet}")
+            _must_be_target(tx, fleet, device)
+            known: list[V] = _read_versions(tx, self._kind, fleet, device, 2)
+            known += [self._kind(), self._kind()]
+            found = choose(known[0], known[1])
+            if found is None:
+                return known[0]
+            version = max(known[0].version, above(tx), numbers_begin(tx)) + 1
+            made = replace(found, version=version, epoch=fleets.next_epoch(tx, fleet))
+            _write(tx, fleet, device, made, action)
+            return made
+
+        made = self._writer.write(write, fleet=fleet)
+        self._changed(fleet)
+        return made
+
+
+def _write(
+    tx: Transaction,
+    fleet: str,
+    device: str,
+    made: DeviceSettings | ConfigurationVersion,
+    action: str,
+) -> None:
+    about = {"comment": made.comment, "undoes": made.undoes}
+    body = json.dumps(made.chosen | about, separators=(",", ":"))
+    tx.run(
+        f"insert into {made.table} (fleet, device, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
+        *(fleet, device, made.version, made.at, made.by, made.epoch, body),
+    )
+    tx.run(
+        f"delete from {made.table} {WHERE_DEVICE} and version <= (select version from {made.table}"
+        f" {WHERE_DEVICE} order by version desc limit 1 offset {MAX_VERSIONS})",
+        *(fleet, device, fleet, device),
+    )
+    said = {"version": made.version, **made.shown, **about}
+    said = {name: value for name, value in said.items() if value not in (None, "")}
+    audit.append(tx, made.at, made.by, action, fleet, device or "all devices", **said)
+
+
+def _must_be_target(tx: Transaction, fleet: str, device: str) -> None:
+    """Refuse a device that has neither enrolled nor been invited by its name."""
+    fleets.get(tx, fleet)
+    if device == EVERY_DEVICE:
+        return
+    for table in ("devices", "invitations"):
+        if tx.one(f"select 1 from {table} {WHERE_DEVICE} limit 1", fleet, device) is not None:
+            return
+    raise fleets.unknown_device(fleet, device)
+
+
+def configuration_for(tx: Transaction, fleet: str, device: str) -> dict[str, Any]:
+    """Return what a device gets to read: the fleet's tables with its own on top."""
+    found = [_in_force(tx, ConfigurationVersion, fleet, each) for each in (EVERY_DEVICE, device)]
+    tables = overlay(found[0].tables, found[1].tables)
+    return {"version": max(each.version for each in found), "tables": tables}
+
+
+def configuration_state(
+    version: int, reported: ReportedConfiguration | None
+) -> tuple[SettingsState, str]:
+    """Return what became of a version, by what the device reported; and why."""
+    if not version and not (reported and reported.seen):
+        return "none", ""
+    if reported is None or reported.seen != version:
+        return "waiting", ""
+    if reported.refused:
+        return "refused", reported.refused
+    waits = ", ".join(reported.restart)
+    return "applied", f"after its next restart: {waits}" if waits else ""
+
+
 class SettingsService:
     """Changes settings of devices, undoes changes and lists them; any thread may call."""
 
@@ -156,13 +324,13 @@ class SettingsService:
             latest: Returns what a device reported last.
             changed: Is called with the name of a fleet after settings changed.
         """
-        self._database, self._writer = database, writer
-        self._clock, self._latest, self._changed = clock, latest, changed
+        self._database, self._clock, self._latest = database, clock, latest
+        self._store = _VersionStore(DeviceSettings, writer, clock, changed)
 
     def versions(self, fleet: str, device: str) -> list[DeviceSettings]:
         """Return the versions of a device's settings, newest first."""
         with self._database.reading() as tx:
-            _must_be_known(tx, fleet, device)
+            _must_be_target(tx, fleet, device)
             return versions_of(tx, fleet, device)
 
     def change(
@@ -171,156 +339,17 @@ class SettingsService:
         """Make a new version; settings that are in force already are not made again."""
         check_settings(asked)
         made = DeviceSettings(at=self._clock(), by=caller.actor, **asked.model_dump())
-
-        def choose(now: DeviceSettings, _before: DeviceSettings) -> DeviceSettings | None:
-            return None if now.chosen == made.chosen else made
-
-        return self._store(fleet, device, choose, "settings")
+        return self._store.change(fleet, device, made, "settings", self._reported(fleet, device))
 
     def undo(self, fleet: str, device: str, version: int, caller: Caller) -> DeviceSettings:
         """Go back to the settings before a version, which must be the newest; twice is once."""
+        return self._store.undo(fleet, device, version, caller, self._reported(fleet, device))
 
-        def choose(now: DeviceSettings, before: DeviceSettings) -> DeviceSettings | None:
-            back = replace(before, at=self._clock(), by=caller.actor, comment="", undoes=version)
-            whose = f"the settings of {device}"
-            return None if _is_undone(now, version, whose) else back
-
-        return self._store(fleet, device, choose, "undo settings")
-
-    def _store(
-        self,
-        fleet: str,
-        device: str,
-        choose: Callable[[DeviceSettings, DeviceSettings], DeviceSettings | None],
-        action: str,
-    ) -> DeviceSettings:
+    def _reported(self, fleet: str, device: str) -> Above:
+        """Return the version that the device knows, also if this database is older than that."""
         latest = self._latest(fleet, device)
         reported = latest.status.settings if latest else None
-        # Above all that the device knows, also if this database is older than the device's state.
-        least = reported.version if reported else 0
-
-        def write(tx: Transaction) -> DeviceSettings:
-            tx.lock(f"fleet {fleet}")
-            _must_be_known(tx, fleet, device)
-            known = [*versions_of(tx, fleet, device, 2), DeviceSettings(), DeviceSettings()]
-            found = choose(known[0], known[1])
-            if found is None:
-                return known[0]
-            version = max(known[0].version, least, numbers_begin(tx)) + 1
-            made = replace(found, version=version, epoch=fleets.next_epoch(tx, fleet))
-            _write(tx, fleet, device, made, action)
-            return made
-
-        made = self._writer.write(write, fleet=fleet)
-        self._changed(fleet)
-        return made
-
-
-def _write(tx: Transaction, fleet: str, device: str, made: DeviceSettings, action: str) -> None:
-    tx.run(
-        f"insert into settings (fleet, device, {COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
-        *(fleet, device, made.version, made.at, made.by, made.epoch, made.body),
-    )
-    tx.run(
-        f"delete from settings {WHERE_DEVICE} and version <= (select version from settings"
-        f" {WHERE_DEVICE} order by version desc limit 1 offset {MAX_VERSIONS})",
-        *(fleet, device, fleet, device),
-    )
-    names = ("version", *CHOSEN, "comment", "undoes")
-    said = {name: value for name, value in asdict(made).items() if name in names}
-    said = {name: value for name, value in said.items() if value not in (None, "")}
-    audit.append(tx, made.at, made.by, action, fleet, device, **said)
-
-
-def _is_undone(now: DeviceSettings | ConfigurationVersion, version: int, whose: str) -> bool:
-    """Return whether a version is undone already; refuse one that is not in force any more."""
-    if now.undoes == version:
-        return True
-    if now.version != version or not version:
-        raise ChangedError(
-            f"found version {now.version} of {whose} in force, expected {version}: look again"
-        )
-    return False
-
-
-def _must_be_known(tx: Transaction, fleet: str, device: str) -> None:
-    """Refuse a device that has neither enrolled nor been invited by its name."""
-    fleets.get(tx, fleet)
-    for table in ("devices", "invitations"):
-        if tx.one(f"select 1 from {table} {WHERE_DEVICE} limit 1", fleet, device) is not None:
-            return
-    raise fleets.unknown_device(fleet, device)
-
-
-EVERY_DEVICE = ""  # whose configuration is that of the whole fleet
-CONFIGURATION_COLUMNS = "version, device, at, actor, epoch, body"
-
-
-@dataclass(frozen=True)
-class ConfigurationVersion:
-    """One version of a fleet's configuration, for all devices or for one.
-
-    Args:
-        version: Counts from 1 for each fleet; 0: nothing was ever set.
-        device: The device that it is for; "" for all.
-        at: When it was made, in Unix seconds.
-        by: Who made it.
-        tables: What is set.
-        comment: Words for those who read it later.
-        undoes: The version that this one took back, if it did.
-        epoch: The fleet's epoch.
-    """
-
-    version: int = 0
-    device: str = EVERY_DEVICE
-    at: float = 0.0
-    by: str = ""
-    tables: Mapping[str, Any] = field(default_factory=dict)
-    comment: str = ""
-    undoes: int | None = None
-    epoch: int = 0
-
-    @property
-    def body(self) -> str:
-        """What was set, as it is stored."""
-        said = {"tables": self.tables, "comment": self.comment, "undoes": self.undoes}
-        return json.dumps(said, separators=(",", ":"))
-
-
-def configurations_of(
-    tx: Transaction, fleet: str, device: str, limit: int = MAX_VERSIONS
-) -> list[ConfigurationVersion]:
-    """Return the versions of a configuration, of all devices ("") or of one, newest first."""
-    sql = f"select {CONFIGURATION_COLUMNS} from configurations {WHERE_DEVICE}"
-    rows = tx.rows(f"{sql} order by version desc limit ?", fleet, device, limit)
-    return [
-        ConfigurationVersion(version, name, at, actor, epoch=epoch, **json.loads(body))
-        for version, name, at, actor, epoch, body in rows
-    ]
-
-
-def configuration_for(tx: Transaction, fleet: str, device: str) -> dict[str, Any]:
-    """Return what a device gets to read: the fleet's tables with its own on top."""
-    found = [
-        next(iter(configurations_of(tx, fleet, each, 1)), ConfigurationVersion())
-        for each in (EVERY_DEVICE, device)
-    ]
-    tables = overlay(found[0].tables, found[1].tables)
-    return {"version": max(each.version for each in found), "tables": tables}
-
-
-def configuration_state(
-    version: int, reported: ReportedConfiguration | None
-) -> tuple[SettingsState, str]:
-    """Return what became of a version, by what the device reported; and why."""
-    if not version and not (reported and reported.seen):
-        return "none", ""
-    if reported is None or reported.seen != version:
-        return "waiting", ""
-    if reported.refused:
-        return "refused", reported.refused
-    waits = ", ".join(reported.restart)
-    return "applied", f"after its next restart: {waits}" if waits else ""
+        return lambda _tx: reported.version if reported else 0
 
 
 class ConfigurationService:
@@ -342,14 +371,14 @@ class ConfigurationService:
             clock: The time of changes, in Unix seconds.
             changed: Is called with the name of a fleet after one changed.
         """
-        self._database, self._writer = database, writer
-        self._clock, self._changed = clock, changed
+        self._database, self._clock = database, clock
+        self._store = _VersionStore(ConfigurationVersion, writer, clock, changed)
 
     def versions(self, fleet: str, device: str = EVERY_DEVICE) -> list[ConfigurationVersion]:
         """Return the versions of all devices or of one, newest first."""
         with self._database.reading() as tx:
             _must_be_target(tx, fleet, device)
-            return configurations_of(tx, fleet, device)
+            return _read_versions(tx, ConfigurationVersion, fleet, device)
 
     def wanted(self, fleet: str) -> dict[str, dict[str, Any]]:
         """Return what each enrolled device gets to read, by name."""
@@ -366,52 +395,19 @@ class ConfigurationService:
         _check_limits(tables.get("monitor", {}))
         _must_be_printable("comment", asked.comment)
         made = ConfigurationVersion(
-            device=device, at=self._clock(), by=caller.actor, tables=tables, comment=asked.comment
+            at=self._clock(), by=caller.actor, tables=tables, comment=asked.comment
         )
-
-        def choose(
-            now: ConfigurationVersion, _before: ConfigurationVersion
-        ) -> ConfigurationVersion | None:
-            return None if now.tables == tables else made
-
-        return self._store(fleet, device, choose, "configure")
+        return self._store.change(fleet, device, made, "configure", _newest(fleet))
 
     def undo(self, fleet: str, device: str, version: int, caller: Caller) -> ConfigurationVersion:
         """Go back to the tables before a version, which must be the newest; twice is once."""
+        return self._store.undo(fleet, device, version, caller, _newest(fleet))
 
-        def choose(
-            now: ConfigurationVersion, before: ConfigurationVersion
-        ) -> ConfigurationVersion | None:
-            back = replace(before, at=self._clock(), by=caller.actor, comment="", undoes=version)
-            whose = f"the configuration of {device or fleet}"
-            return None if _is_undone(now, version, whose) else back
 
-        return self._store(fleet, device, choose, "undo configuration")
-
-    def _store(
-        self,
-        fleet: str,
-        device: str,
-        choose: Callable[[ConfigurationVersion, ConfigurationVersion], ConfigurationVersion | None],
-        action: str,
-    ) -> ConfigurationVersion:
-        def write(tx: Transaction) -> ConfigurationVersion:
-            tx.lock(f"fleet {fleet}")
-            _must_be_target(tx, fleet, device)
-            empty = ConfigurationVersion(device=device)
-            known = [*configurations_of(tx, fleet, device, 2), empty, empty]
-            found = choose(known[0], known[1])
-            if found is None:
-                return known[0]
-            row = tx.one("select max(version) from configurations where fleet = ?", fleet)
-            version = max((row and row[0]) or 0, numbers_begin(tx)) + 1
-            made = replace(found, version=version, epoch=fleets.next_epoch(tx, fleet))
-            _write_configuration(tx, fleet, made, action)
-            return made
-
-        made = self._writer.write(write, fleet=fleet)
-        self._changed(fleet)
-        return made
+def _newest(fleet: str) -> Above:
+    """Return the newest version of all devices and of each."""
+    sql = "select coalesce(max(version), 0) from configurations where fleet = ?"
+    return lambda tx: int((tx.one(sql, fleet) or (0,))[0])
 
 
 def _check_limits(monitor: Mapping[str, Any]) -> None:
@@ -419,27 +415,3 @@ def _check_limits(monitor: Mapping[str, Any]) -> None:
         Limit(monitor.get("limit"), monitor.get("false_alarms"))
     except TypeError as error:
         raise SettingError(f"found monitor = {monitor}, expected other types: {error}") from error
-
-
-def _write_configuration(
-    tx: Transaction, fleet: str, made: ConfigurationVersion, action: str
-) -> None:
-    tx.run(
-        f"insert into configurations (fleet, {CONFIGURATION_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)",
-        *(fleet, made.version, made.device, made.at, made.by, made.epoch, made.body),
-    )
-    tx.run(
-        f"delete from configurations {WHERE_DEVICE} and version not in (select version from"
-        f" configurations {WHERE_DEVICE} order by version desc limit {MAX_VERSIONS})",
-        *(fleet, made.device, fleet, made.device),
-    )
-    said = {"version": made.version, "tables": without_addresses(made.tables)}
-    said |= {name: value for name in ("comment", "undoes") if (value := getattr(made, name))}
-    audit.append(tx, made.at, made.by, action, fleet, made.device or "all devices", **said)
-
-
-def _must_be_target(tx: Transaction, fleet: str, device: str) -> None:
-    if device == EVERY_DEVICE:
-        fleets.get(tx, fleet)
-    else:
-        _must_be_known(tx, fleet, device)
