@@ -349,47 +349,34 @@ CallerDep = Annotated[Caller, Depends(caller_of)]
 # people, `Reader` or `Member` for a fleet's devices and people, `Sender` for the device itself.
 
 
-async def viewer(caller: CallerDep) -> Caller:
-    """Let only people pass."""
-    caller.must_be("viewer")
-    return caller
+def people(role: str) -> Callable[[Caller], Awaitable[Caller]]:
+    """Return what lets only people pass who may do what a role may."""
 
-
-async def operator(caller: CallerDep) -> Caller:
-    """Let only operators and admins pass."""
-    caller.must_be("operator")
-    return caller
-
-
-async def admin(caller: CallerDep) -> Caller:
-    """Let only admins pass."""
-    caller.must_be("admin")
-    return caller
-
-
-def _must_be_of_fleet(caller: Caller, fleet: str, role: str) -> Caller:
-    if caller.is_person:
+    async def check(caller: CallerDep) -> Caller:
         caller.must_be(role)
-    elif caller.fleet != fleet:
-        raise DeniedError(f"found a device of another fleet, expected one of {fleet}")
-    return caller
+        return caller
+
+    return check
 
 
-async def reader(fleet: Name, caller: CallerDep) -> Caller:
-    """Let people pass, and the devices of this fleet."""
-    return _must_be_of_fleet(caller, fleet, "viewer")
+def of_fleet(role: str) -> Callable[[str, Caller], Awaitable[Caller]]:
+    """Return what lets people of a role pass, and the devices of this fleet."""
+
+    async def check(fleet: Name, caller: CallerDep) -> Caller:
+        if caller.is_person:
+            caller.must_be(role)
+        elif caller.fleet != fleet:
+            raise DeniedError(f"found a device of another fleet, expected one of {fleet}")
+        return caller
+
+    return check
 
 
-async def member(fleet: Name, caller: CallerDep) -> Caller:
-    """Let operators and admins pass, and the devices of this fleet."""
-    return _must_be_of_fleet(caller, fleet, "operator")
-
-
-Viewer = Annotated[Caller, Depends(viewer)]
-Operator = Annotated[Caller, Depends(operator)]
-Admin = Annotated[Caller, Depends(admin)]
-Reader = Annotated[Caller, Depends(reader)]
-Member = Annotated[Caller, Depends(member)]
+Viewer = Annotated[Caller, Depends(people("viewer"))]
+Operator = Annotated[Caller, Depends(people("operator"))]
+Admin = Annotated[Caller, Depends(people("admin"))]
+Reader = Annotated[Caller, Depends(of_fleet("viewer"))]
+Member = Annotated[Caller, Depends(of_fleet("operator"))]
 
 
 def sender(

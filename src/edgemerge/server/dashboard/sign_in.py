@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from hmac import compare_digest
@@ -179,20 +179,18 @@ ViewerPage = Annotated[Page, Depends(require_page_session)]
 DataSession = Annotated[Session, Depends(require_data_session)]
 
 
-async def require_operator_page(page: ViewerPage) -> Page:
-    """Let only operators and admins see a page that only they can use."""
-    page.caller.must_be("operator")
-    return page
+def page_of(role: str) -> Callable[[Page], Awaitable[Page]]:
+    """Return what lets only people see a page who may do what a role may."""
+
+    async def check(page: ViewerPage) -> Page:
+        page.caller.must_be(role)
+        return page
+
+    return check
 
 
-async def require_admin_page(page: ViewerPage) -> Page:
-    """Let only admins see a page."""
-    page.caller.must_be("admin")
-    return page
-
-
-OperatorPage = Annotated[Page, Depends(require_operator_page)]
-AdminPage = Annotated[Page, Depends(require_admin_page)]
+OperatorPage = Annotated[Page, Depends(page_of("operator"))]
+AdminPage = Annotated[Page, Depends(page_of("admin"))]
 
 
 async def require_own_form(request: Request, page: ViewerPage) -> Page:
@@ -207,20 +205,18 @@ async def require_own_form(request: Request, page: ViewerPage) -> Page:
 OwnForm = Annotated[Page, Depends(require_own_form)]
 
 
-async def require_operator_form(page: OwnForm) -> Page:
-    """Let only operators and admins change something by a form."""
-    page.caller.must_be("operator")
-    return page
+def form_of(role: str) -> Callable[[Page], Awaitable[Page]]:
+    """Return what lets only people change something by a form who may do what a role may."""
+
+    async def check(page: OwnForm) -> Page:
+        page.caller.must_be(role)
+        return page
+
+    return check
 
 
-async def require_admin_form(page: OwnForm) -> Page:
-    """Let only admins change something by a form."""
-    page.caller.must_be("admin")
-    return page
-
-
-OperatorForm = Annotated[Page, Depends(require_operator_form)]
-AdminForm = Annotated[Page, Depends(require_admin_form)]
+OperatorForm = Annotated[Page, Depends(form_of("operator"))]
+AdminForm = Annotated[Page, Depends(form_of("admin"))]
 
 
 def require_wall_link(link: str, service: ServiceDep) -> Account:
