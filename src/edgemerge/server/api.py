@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import wrap_future
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
@@ -1410,8 +1411,12 @@ SENT_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def sent(request: Request, status: MaskedStatus) -> Response:
-    """Answer a message of an epoch, with the status after it if the sender prefers that."""
+async def keep_message(
+    request: Request, load: InFlight, limit: int, keep: Callable[[bytes], MaskedStatus]
+) -> Response:
+    """Keep a message of an epoch, and answer with the status after it if the sender prefers it."""
+    async with load.body(request, limit) as data:
+        status = await run_in_thread(lambda: keep(data))
     prefers = request.headers.get("prefer", "").replace(";", ",").split(",")
     if PREFERS_STATUS not in (each.strip().lower() for each in prefers):
         return Response(status_code=204)
@@ -1429,10 +1434,8 @@ async def put_upload(
 ) -> Response:
     """Keep a device's upload of an epoch; once answered it is on disk, and repeats do no harm."""
     limit = sender[1].max_contribution_bytes * MAX_SLOTS + MAX_BOXES_BYTES
-    async with load.body(request, limit) as data:
-        who = member_of(sender)
-        status = await run_in_thread(lambda: service.masked.upload(*who, epoch, data))
-    return sent(request, status)
+    keep = partial(service.masked.upload, *member_of(sender), epoch)
+    return await keep_message(request, load, limit, keep)
 
 
 @router.put(
@@ -1445,10 +1448,8 @@ async def put_signature(
     sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
 ) -> Response:
     """Keep a keeper's signature of who survived; with enough of them keepers reveal shares."""
-    async with load.body(request, SIGNATURE_BYTES) as data:
-        who = member_of(sender)
-        status = await run_in_thread(lambda: service.masked.sign(*who, epoch, data))
-    return sent(request, status)
+    keep = partial(service.masked.sign, *member_of(sender), epoch)
+    return await keep_message(request, load, SIGNATURE_BYTES, keep)
 
 
 @router.get(
@@ -1472,10 +1473,8 @@ async def put_answer(
     sender: Sender, epoch: Number, service: ServiceDep, load: InFlightDep, request: Request
 ) -> Response:
     """Keep a keeper's answer; with enough of them the total is opened."""
-    async with load.body(request, MAX_BOXES_BYTES) as data:
-        who = member_of(sender)
-        status = await run_in_thread(lambda: service.masked.answer(*who, epoch, data))
-    return sent(request, status)
+    keep = partial(service.masked.answer, *member_of(sender), epoch)
+    return await keep_message(request, load, MAX_BOXES_BYTES, keep)
 
 
 @router.get(MASKED_PATH + "/epochs/{epoch}", responses=CONFLICT_PROBLEMS)
