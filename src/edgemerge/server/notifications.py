@@ -42,7 +42,7 @@ from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import WHERE_DEVICE, Database, SqlRow, Transaction, Writer, upsert
 from edgemerge.server.reports.history import MAX_RECORDS, History
-from edgemerge.server.reports.model import QUIET_S, LatestReport, device_state
+from edgemerge.server.reports.model import QUIET_S, LatestReport, device_state, last_contact
 from edgemerge.server.schemas import (
     NotificationEvent,
     ReceiverRequest,
@@ -517,7 +517,7 @@ class NotificationService:
             one = latest.get(device)
             if one is None:
                 continue
-            last = max(seen or 0.0, traffic[device].last if device in traffic else 0.0)
+            last = last_contact(seen, traffic.get(device))
             state = device_state(now, latest=one, seen=last, revoked=revoked)
             was_offline = known.get(device, NotifiedState()).offline
             make = partial(Message, device=device, at=one.heard, fleet=fleet)

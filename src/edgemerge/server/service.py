@@ -37,7 +37,7 @@ from edgemerge.server.masked_epochs import MaskedService
 from edgemerge.server.metrics import Metrics
 from edgemerge.server.notifications import NotificationService
 from edgemerge.server.reports.history import History
-from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state
+from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state, last_contact
 from edgemerge.server.reviews import ReviewService
 from edgemerge.server.schemas import ReportRequest
 from edgemerge.server.settings import ConfigurationService, SettingsService
@@ -341,8 +341,7 @@ class Service:
         if not found:
             raise fleets.unknown_device(name, device)
         latest, seen = self.history.latest(name, device), found[0].seen
-        moved = self.history.traffic(name).get(device)
-        last = max(seen or 0.0, moved.last if moved else 0.0) or None
+        last = last_contact(seen, self.history.traffic(name).get(device))
         revoked = found[0].revoked
         state = device_state(self.clock(), latest=latest, seen=last, revoked=revoked)
         return found[0], state, latest

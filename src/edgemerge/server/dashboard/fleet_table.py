@@ -26,6 +26,7 @@ from edgemerge.server.reports.model import (
     ScorePoint,
     Traffic,
     device_state,
+    last_contact,
     problem_words,
 )
 from edgemerge.server.settings import labels_of
@@ -453,8 +454,8 @@ class FleetTable:
             reports = self._history.latest_reports(self._name)
             traffic = self._history.traffic(self._name)
             for known in self._enrolled:
-                moved = traffic.get(known.device, Traffic())
-                self._see(known, reports.get(known.device), _last_contact(known, moved), now)
+                seen = last_contact(known.seen, traffic.get(known.device))
+                self._see(known, reports.get(known.device), seen, now)
             merges = self._history.merged(self._name)
             inputs = fleet.projection.n_inputs
             self._totals = fleet_totals(self._rows.values(), inputs, traffic.values(), merges)
@@ -502,8 +503,3 @@ class FleetTables:
         with self._lock:
             made = FleetTable(fleet, self._database, self._history)
             return self._tables.setdefault(fleet, made)
-
-
-def _last_contact(known: EnrolledDevice, moved: Traffic) -> float | None:
-    """Return when a device pushed or pulled last."""
-    return max((at for at in (known.seen, moved.last or None) if at is not None), default=None)

@@ -26,7 +26,6 @@ from edgemerge.server.reports.model import (
     MINUTE_DAYS,
     MINUTE_S,
     NO_POINTS,
-    ONLINE_S,
     QUARTER_MINUTES,
     LatestReport,
     MinuteSummary,
@@ -37,7 +36,9 @@ from edgemerge.server.reports.model import (
     chart_step_s,
     device_state,
     drop_future,
+    is_reporting,
     join_summaries,
+    last_contact,
     merge_minutes,
     merge_points,
     minute_of,
@@ -256,16 +257,9 @@ class DeviceRecords:
 
     def _every_s(self, now: float) -> float:
         if not 0.0 <= now - self._counted < RATE_MAX_AGE_S:
-            some = sum(_is_reporting(record.latest, now) for record in self._records.values())
+            some = sum(is_reporting(record.latest, now) for record in self._records.values())
             self._every, self._counted = max(1.0, some / TARGET_REPORTS_PER_S), now
         return self._every
-
-
-def _is_reporting(latest: LatestReport | None, now: float) -> bool:
-    """Return whether a device is one of those that report now."""
-    if latest is None or latest.left:
-        return False
-    return now - latest.heard <= max(ONLINE_S, 3.0 * latest.every_s)
 
 
 # The history writer: a thread that writes the history down while the writer is idle.
@@ -682,7 +676,7 @@ def count_device_states(tx: Transaction, history: History, now: float) -> Counte
     records, unknown = history.all_records(), DeviceRecord()
     for fleet, device, seen, revoked in tx.rows("select fleet, device, seen, revoked from devices"):
         record = records.get(DeviceId(fleet, device), unknown)
-        last = max(seen or 0.0, record.traffic.last) or None
+        last = last_contact(seen, record.traffic)
         found[device_state(now, latest=record.latest, seen=last, revoked=revoked)] += 1
     return found
 

@@ -95,6 +95,18 @@ class LatestReport:
     seq: int
 
 
+def is_reporting(latest: LatestReport | None, now: float) -> bool:
+    """Return whether a device is one of those that report now."""
+    if latest is None or latest.left:
+        return False
+    return now - latest.heard <= max(ONLINE_S, 3.0 * latest.every_s)
+
+
+def last_contact(seen: float | None, traffic: Traffic | None) -> float | None:
+    """Return when a device pushed or pulled last, by what is stored and what is in memory."""
+    return max(seen or 0.0, traffic.last if traffic else 0.0) or None
+
+
 def device_state(
     now: float, *, latest: LatestReport | None, seen: float | None, revoked: float | None
 ) -> str:
@@ -105,7 +117,7 @@ def device_state(
         return "quiet" if seen is not None and now - seen <= QUIET_WITHOUT_REPORTS_S else "offline"
     if latest.left:
         return "offline"
-    if now - latest.heard <= max(ONLINE_S, 3.0 * latest.every_s):
+    if is_reporting(latest, now):
         return "problem" if problem_words(latest) else "online"
     return "quiet" if now - max(latest.heard, seen or 0.0) <= QUIET_S else "offline"
 
