@@ -40,9 +40,7 @@ from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
 from edgemerge.files import read_secret, write_atomically
 from edgemerge.server import api
-from edgemerge.server.audit import MAX_ENTRIES
 from edgemerge.server.auth import (
-    PUSHES_PER_MINUTE,
     TOKEN_CACHE_S,
     TOKEN_PREFIXES,
     Connection,
@@ -52,7 +50,6 @@ from edgemerge.server.backup import default_head_file
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
 from edgemerge.server.db.migrations import beside_database, connect
-from edgemerge.server.episodes import KEEP_DAYS
 from edgemerge.server.fleets import NAME_PATTERN
 from edgemerge.server.http import (
     CONNECTION_KEY,
@@ -64,7 +61,6 @@ from edgemerge.server.http import (
     error_answer,
     run_in_thread,
 )
-from edgemerge.server.reports.model import KEPT_DAYS
 from edgemerge.server.service import Service
 
 log = logging.getLogger(__name__)
@@ -442,19 +438,14 @@ def serve(
     tls_key: Path | None = None,
     tls_file: Path | None = None,
     insecure: bool = False,
-    history_days: float = KEPT_DAYS,
-    episode_days: float = KEEP_DAYS,
-    secrets_folder: Path | None = None,
     public_url: str | None = None,
-    device_metrics: int = 0,
     audit_head_file: Path | None = None,
-    audit_entries: int = MAX_ENTRIES,
-    pushes_per_minute: float = PUSHES_PER_MINUTE,
+    **options: Any,
 ) -> None:
     """Serve until SIGTERM or SIGINT; what was acknowledged is on disk at any moment.
 
     Beyond this machine it serves https: with the certificate that is given, or else with one that
-    it makes at its first start and keeps in `tls_file`.
+    it makes at its first start and keeps in `tls_file`. Further options are those of `Service`.
     """
     raise_descriptor_limit()
     certificate: ServerCertificate | None = None
@@ -467,13 +458,8 @@ def serve(
         connect(database),
         certificate=certificate,
         audit_head_file=audit_head_file or default_head_file(database),
-        history_days=history_days,
-        episode_days=episode_days,
-        secrets_folder=secrets_folder,
         public_url=public_url,
-        device_metrics=device_metrics,
-        audit_entries=audit_entries,
-        pushes_per_minute=pushes_per_minute,
+        **options,
     )
     try:
         token_file = operator_token_file or default_token_file(database)
