@@ -43,7 +43,7 @@ def hostile(name):
 def visitor(shop, visit):
     shop.add("pump-1", "idle", pattern=BAD)
     shop.add("pump-2", "fast", pattern="normal")
-    shop.here.service.add_operator(token := new_token("operator"), BAD)
+    shop.here.service.accounts.accept_from_file(token := new_token("operator"), BAD)
     found = visit()
     found.page.on("dialog", lambda _dialog: found.said.append("a dialog was opened"))
     found.sign_in(token)

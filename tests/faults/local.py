@@ -63,7 +63,7 @@ def opened(url, tokens=None, **options):
     """Open a server on a database until the block ends; `tokens` are those of its devices."""
     service = Service(connect(url), **options)
     try:
-        service.add_operator(OPERATOR, "test")
+        service.accounts.accept_from_file(OPERATOR, "test")
         with asyncio.Runner() as runner:
             yield Local(runner, service, {} if tokens is None else tokens)
     finally:

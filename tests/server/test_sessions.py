@@ -127,7 +127,7 @@ def test_sessions_of_an_operator_who_is_gone_are_gone(world, sessions):
 def test_a_new_token_of_the_same_name_does_not_bring_old_sessions_and_links_back(world, sessions):
     cookie, _ = sessions.sign_in(world.operator_token)
     link = sessions.link(ROOT).token
-    world.service.add_operator(new_token("operator"), "root")
+    world.service.accounts.accept_from_file(new_token("operator"), "root")
     assert sessions.session(cookie) is None
     with pytest.raises(DeniedError):
         sessions.sign_in_by_link(link)

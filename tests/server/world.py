@@ -36,7 +36,7 @@ class World:
         self.walls: dict[str, str] = {}
         self.service = Service(connect(url), clock=lambda: self.now)
         self.operator_token = new_token("operator")
-        self.service.add_operator(self.operator_token, "root")
+        self.service.accounts.accept_from_file(self.operator_token, "root")
         agreed = {"read_mode": "contributions", "min_devices": 1, "growing_only": False} | settings
         self.fleet = Fleet(FLEET, encode(SHARED), epoch=0, created=0.0, **agreed)
         self.service.create(self.fleet, ROOT)

@@ -58,7 +58,7 @@ def running(
     """Serve until the block ends; without a port, at any that is free; `around` wraps the app."""
     service, token = Service(connect(database)), new_token("operator")
     known = {account.name for account in service.accounts.all()}  # of servers before, or beside it
-    service.add_operator(token, f"test-{len(known)}" if "test" in known else "test")
+    service.accounts.accept_from_file(token, f"test-{len(known)}" if "test" in known else "test")
     listening = listen("127.0.0.1", port)
     app = create_app(service, limits)
     settings = uvicorn.Config(

@@ -633,7 +633,7 @@ def load_operator_token(service: Service, file: Path | None) -> None:
     if not token.startswith(TOKEN_PREFIXES["operator"]) or len(token) < MIN_TOKEN_CHARS:
         raise SettingError(f"{file} holds no admin's token: remove it to have one made")
     plain = re.fullmatch(NAME_PATTERN, file.stem) and not file.name.endswith(TOKEN_FILE_SUFFIX)
-    service.add_operator(token, file.stem if plain else "admin")
+    service.accounts.accept_from_file(token, file.stem if plain else "admin")
     mark_token_file(service, file)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -469,12 +469,7 @@ class MaskedService:
             fleet: A masked fleet.
         """
         with self._database.reading() as tx:
-            rows = tx.rows(
-                "select number, body from cohorts where fleet = ? and ended is null"
-                " order by number",
-                fleet,
-            )
-            return [(n, _parse(body), _latest(tx, fleet, n)) for n, body in rows]
+            return [(n, cohort, _latest(tx, fleet, n)) for n, cohort in _in_force(tx, fleet)]
 
     def cohort_of(self, fleet: str, device: str) -> tuple[int, Cohort]:
         """Return the cohort of a device.
@@ -916,11 +911,15 @@ def _parse(body: str) -> Cohort:
     return Cohort.parse(json.loads(body))
 
 
+def _in_force(tx: Transaction, fleet: str) -> Iterator[tuple[int, Cohort]]:
+    """Yield the cohorts that have not ended, and their numbers."""
+    sql = "select number, body from cohorts where fleet = ? and ended is null order by number"
+    return ((number, _parse(body)) for number, body in tx.rows(sql, fleet))
+
+
 def _find_cohort(tx: Transaction, fleet: str, device: str) -> tuple[int, Cohort] | None:
     """Return the cohort of a device that has not ended, and its number."""
-    sql = "select number, body from cohorts where fleet = ? and ended is null order by number"
-    for number, body in tx.rows(sql, fleet):
-        cohort = _parse(body)
+    for number, cohort in _in_force(tx, fleet):
         if any(member.name == device for member in cohort.members):
             return number, cohort
     return None

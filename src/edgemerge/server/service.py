@@ -198,10 +198,6 @@ class Service:
         with self.database.reading() as tx:
             return auth.find_caller(tx, token, self.clock())
 
-    def add_operator(self, token: str, name: str) -> None:
-        """Accept the token in the server's file; see `Accounts.accept_from_file`."""
-        self.accounts.accept_from_file(token, name)
-
     def cut_invalid(self) -> None:
         """Cut connections whose tokens ended, perhaps on another server of this database."""
         used = self.connections.hashes()

@@ -503,11 +503,6 @@ class History:
         """Return the newest of a device."""
         return self._records.find(DeviceId(fleet, device)).latest
 
-    def changed(self, fleet: str, since: int) -> list[LatestReport]:
-        """Return what has changed since a number, in the order of the changes."""
-        newer = (one for one in self.latest_reports(fleet).values() if one.seq > since)
-        return sorted(newer, key=lambda one: one.seq)
-
     def minutes(
         self, fleet: str, device: str, *, since: float, until: float = MAX_MOMENT, step: int = 1
     ) -> list[MinuteSummary]:
