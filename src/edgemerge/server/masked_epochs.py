@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
-from itertools import groupby, islice
+from itertools import groupby
 from math import ceil
 from statistics import median_low
 from types import MappingProxyType
@@ -59,7 +59,7 @@ from edgemerge.privacy.masking import (
 from edgemerge.privacy.noise import TAIL, VARIANCE_UNIT, Noised, NoiseSettings
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
-from edgemerge.server.db.base import Database, SqlRow, Transaction, Writer
+from edgemerge.server.db.base import BoundedCache, Database, SqlRow, Transaction, Writer
 from edgemerge.server.fleets import ExistsError, Fleet, must_be_masked
 from edgemerge.wire.admission import admit
 from edgemerge.wire.codec import pack
@@ -225,11 +225,11 @@ class MaskedService:
         """Work on a database that has its tables."""
         self._database, self._writer, self._clock = database, writer, clock
         # what cohorts that were formed together say of each other, until one of them changes
-        self._compared: dict[tuple[Any, ...], dict[int, Compared]] = {}
+        self._compared = BoundedCache[tuple[Any, ...], dict[int, Compared]](MAX_COMPARED)
         # with how many answers an epoch could not be opened: fewer would not do either
-        self._tried: dict[tuple[str, Epoch], int] = {}
+        self._tried = BoundedCache[tuple[str, Epoch], int](MAX_COMPARED)
         # the versions and bytes of totals that were asked for last
-        self._packed: dict[str, tuple[str, bytes]] = {}
+        self._packed = BoundedCache[str, tuple[str, bytes]](MAX_PACKED)
 
     def register(self, fleet: str, member: Member) -> None:
         """Store the public keys of a device; they cannot be changed.
@@ -416,8 +416,7 @@ class MaskedService:
                     sums = {r.number: _sum_of(tx, agreed, r.number) for r in together}
                 left_out = {r.number for r in together if r.dropped is not None}
                 before = compare_sums(sums, left_out, agreed.noise)
-                last = islice(self._compared.items(), MAX_COMPARED - 1)
-                self._compared = {key: before, **dict(last)}
+                self._compared.put(key, before)
             compared |= before
         nothing = Compared()
         return [
@@ -526,7 +525,7 @@ class MaskedService:
 
     def _can_try(self, fleet: str, cohort: Cohort, epoch: Epoch, answers: int) -> bool:
         """Return whether so many answers may open the total, and have not been tried."""
-        return answers >= cohort.threshold and answers > self._tried.get((fleet, epoch), 0)
+        return answers >= cohort.threshold and answers > (self._tried.get((fleet, epoch)) or 0)
 
     def upload(self, fleet: str, device: str, number: int, data: bytes) -> MaskedStatus:
         """Store the upload of a device and return the status; the same bytes may come again.
@@ -681,12 +680,11 @@ class MaskedService:
             version = _counted(tx, fleet).version
             if not version:
                 return b""
-            known, data = self._packed.get(fleet, ("", b""))
+            known, data = self._packed.get(fleet) or ("", b"")
             if version == known:
                 return data
             data = _pack_total(_total(tx, fleet))
-        others = [(name, each) for name, each in self._packed.items() if name != fleet]
-        self._packed = dict(others[-MAX_PACKED + 1 :]) | {fleet: (version, data)}
+        self._packed.put(fleet, (version, data))
         return data
 
     def _store(
@@ -760,7 +758,7 @@ class MaskedService:
             whole = _total(tx, fleet).words
         asked = [k for k in cohort.keepers_of(epoch.number) if k in sent]
         # others that ask meanwhile need not try the same
-        self._tried = dict([*self._tried.items()][-MAX_COMPARED:]) | {key: len(answers)}
+        self._tried.put(key, len(answers))
         try:
             # signatures were verified before they were stored
             uploads = {n: parse_upload(cohort, epoch.number, data) for n, data in sent.items()}
@@ -778,7 +776,7 @@ class MaskedService:
         try:
             return self._finish(fleet, in_cohort, cohort, epoch, opened, signatures)
         except EdgemergeError:  # a database that is busy, or away
-            self._tried.pop(key, None)
+            self._tried.put(key, 0)
             raise
 
     def _finish(
