@@ -25,7 +25,7 @@ LABELS = {
     "own": "own normal",
     "peers": "peers' normal",
     "bearing": "bearing fault",
-    "lying": "lying, which nobody learnt",
+    "lying": "lying, which no device learnt",
 }
 NORMAL_COLOUR = "#3A6EA5"
 TEXT_COLOUR, LINE_COLOUR = "#333333", "#9A9A9A"
@@ -47,7 +47,7 @@ def plot(outcome: Outcome, path: Path) -> None:
 
 def _plot_spectra(part: Any, outcome: Outcome) -> None:
     hertz = (np.arange(BANDS) + 0.5) * BAND_HZ
-    part.suptitle("What the pumps hear: spectra of vibration", **HEADING)
+    part.suptitle("Vibration spectra", **HEADING)
     axes = part.subplots(len(outcome.curves), 1, sharex=True, sharey=True)
     for ax, (kind, (low, mean, high)) in zip(axes, outcome.curves.items(), strict=True):
         colour = GROUP_STYLES[kind][0] if kind in outcome.odd else NORMAL_COLOUR
@@ -65,7 +65,7 @@ def _plot_spectra(part: Any, outcome: Outcome) -> None:
 
 
 def _plot_scores(part: Any, outcome: Outcome) -> None:
-    part.suptitle("How odd each device finds it", **HEADING)
+    part.suptitle("Scores on each device", **HEADING)
     axes = part.subplots(1, 2, sharex=True, sharey=True)
     for ax, merged, title in zip(axes, (False, True), ("learnt alone", "merged once"), strict=True):
         rows = outcome.device_rows(merged=merged)

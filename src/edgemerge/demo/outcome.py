@@ -175,7 +175,7 @@ def _score_cell(mean: float, *, odd: bool) -> tuple[str, str]:
 def summary_text(outcome: Outcome) -> str:
     """Return a summary of what happened and what was exchanged."""
     alone, merged = (outcome.device_rows(merged=merged) for merged in (False, True))
-    what = "samples with a fault" if outcome.name == "pumps" else "samples of what nobody learnt"
+    what = "samples with a fault" if outcome.name == "pumps" else "samples of what no device learnt"
     return (
         "Alone, each device knew one pattern and raised a false alarm for "
         f"{_alarm_rate(alone, 'peers')} of its peers' normal samples. After one exchange it is "
