@@ -103,13 +103,14 @@ class Pump:
             inside = [p["score"] for p in points if first <= p["at"] <= last]
             each["peak"] = max(inside, default=each["peak"])
         self.state |= {"monitor": monitor, "reviews": {"done": 0, "refused": []}}
-        for first in range(0, len(points), PER_REPORT):
+        scored = {name: told for name, told in self.state.items() if name != "monitor"}
+        for first in range(0, len(points), PER_REPORT):  # episodes once their scores are there
             last = first + PER_REPORT >= len(points)
             self.shop.send(
                 self.device,
                 {
                     "sent": now,
-                    "status": self.state,
+                    "status": self.state if last else scored,
                     "points": points[first : first + PER_REPORT],
                     "alarms": alarms[-20:] if last else [],
                     "merge": self.told if last else None,

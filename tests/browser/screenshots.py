@@ -25,7 +25,11 @@ ROOT = Path(__file__).parents[2]
 OUT, DOCS = ROOT / "build" / "dashboard", ROOT / "docs" / "images" / "dashboard"
 LOOKS = {"light": DESKTOP, "dark": DESKTOP, "phone-light": PHONE, "phone-dark": PHONE}
 ALIKE = "source=well-pump-1&source=well-pump-2&source=well-pump-4&to=selected"
-TALLEST, COLOURS = 1400, 256
+TALLEST, COLOURS = 1500, 256
+END_OF_CARDS = """tallest => Math.ceil(12 + Math.max(
+    ...[...document.querySelectorAll("main .panel, main article")]
+        .filter(card => !card.parentElement.closest(".panel"))
+        .map(card => card.getBoundingClientRect().bottom).filter(end => end + 12 <= tallest)))"""
 BASE = f"/ui/fleets/{FLEET}"
 PAGES = {
     "episodes": f"{BASE}/episodes",
@@ -47,10 +51,13 @@ def ready(page: Any) -> None:
 
 
 def picture(page: Any, name: str) -> None:
-    """Take a picture of a page, of a long one its beginning, in few colours."""
+    """Take a picture of a page, of a long one its first whole cards, in few colours."""
     size = page.viewport_size
-    long = page.evaluate("document.documentElement.scrollHeight")
-    height = min(long, TALLEST if size == DESKTOP else size["height"])
+    height = page.evaluate("document.documentElement.scrollHeight")
+    if size != DESKTOP:
+        height = min(height, size["height"])
+    elif height > TALLEST:
+        height = page.evaluate(END_OF_CARDS, TALLEST)
     page.set_viewport_size({**size, "height": height})
     with Image.open(BytesIO(page.screenshot())) as taken:
         small = taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
