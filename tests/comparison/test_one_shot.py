@@ -231,7 +231,8 @@ def test_the_matrix_shows_ours_above_the_diagonal_and_lof_below():
         for method in (BEST, LOF)
         for pair, auc in pairs.items()
     ]
-    (axes,) = one_shot.plot(rows)["pairs"].axes
+    axes, scale = one_shot.plot(rows)["pairs"].axes
+    assert scale.get_ylabel() == "AUC"
     found = {text.get_position(): text.get_text() for text in axes.texts}
     assert found[1, 0] == ".91"  # column 1, line 0: ours
     assert found[0, 1] == ".81"

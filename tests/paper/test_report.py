@@ -117,10 +117,14 @@ def test_the_record_becomes_words():
     }
 
 
+FORMER_SCALE = "Made before own samples set the scale of scores after a merge (decision 0028)"
+
+
 def test_a_reader_is_told_first_what_is_rough_and_what_is_missing(report):
     assert content.remarks(report) == [
         "Made quickly, from a part of the data, so that the numbers are rough: auc.",
         "Made without networks as baselines, where there are any: auc.",
+        f"{FORMER_SCALE}: made-up, auc.",
         "Not run, and listed at the end: loss-driving, cost.",
     ]
 

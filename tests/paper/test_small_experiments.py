@@ -129,7 +129,7 @@ def test_no_share_is_above_one_in_an_interval():
 
 
 def test_selecting_is_compared_with_adopting_all_and_nobody():
-    means = {"adopts nobody": 0.94, "adopts all peers": 0.8, "adopts selected peers": 0.945}
+    means = {"adopts no peer": 0.94, "adopts all peers": 0.8, "adopts selected peers": 0.945}
     names = {"experiment": small.SELECTION, "split": "person", "measure": "ROC-AUC", "trials": 10}
     rows = [
         names | {"setting": setting, "value": mean, "low": mean - 0.01, "high": mean + 0.01}
@@ -217,12 +217,10 @@ def test_the_figure_has_a_panel_for_each_experiment_and_a_point_for_each_split(s
     rows = [row for method, split in parts for row in made(scope, method, split)]
     (figure,) = small.plot(small.summarise(averaging(-0.05)) + rows).values()
     pairs, selection, membership = figure.axes
-    assert [label.get_text() for label in pairs.get_yticklabels()] == [
-        "a and b: after merging",
-        "a and b: BP-NN3-FL",
-        "c and d: after merging",
-        "c and d: BP-NN3-FL",
-    ]
+    assert [label.get_text() for label in pairs.get_yticklabels()] == ["a and b", "c and d"]
+    methods = {"after merging, HAR by sample", "BP-NN3-FL, HAR by sample"}
+    assert {points.get_label() for points in pairs.lines} == methods
+    assert len({points.get_color() for points in pairs.lines}) == 2
     assert [len(points.get_xdata()) for points in selection.lines] == [4, 4]
     assert len({points.get_marker() for points in selection.lines}) == 2
     assert len(membership.lines[0].get_xdata()) == len(small.MULTIPLES)

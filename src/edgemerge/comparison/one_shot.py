@@ -672,7 +672,8 @@ def _matrix_figure(rows: Rows) -> Figure | None:
     if not exams:
         return None
     figure = new_figure(4.2 * max(len(exams), 2), 4.4)
-    for axes, place in zip(figure.subplots(1, len(exams), squeeze=False).flat, exams, strict=True):
+    every = list(figure.subplots(1, len(exams), squeeze=False).flat)
+    for axes, place in zip(every, exams, strict=True):
         here = select(full, set=place[0], exam=place[1])
         pairs = [str(row["pair"]).split(" / ") for row in here]
         names = list(dict.fromkeys(name for pair in pairs for name in pair))
@@ -691,11 +692,12 @@ def _matrix_figure(rows: Rows) -> Figure | None:
         axes.set_yticks(range(len(short)), short, fontsize=7)
         hide_frame(axes)
         set_titles(axes, f"{PLACES[place]}, full data", x="above: ours, best; below: LOF")
+    figure.colorbar(every[0].images[0], ax=every, shrink=0.6, pad=0.01, extend="min", label="AUC")
     return figure
 
 
 MIN_BAR_SEEDS = 5  # below, an interval would be wider than the figure
-DARK = 0.87  # AUC below which text on its cell is white
+DARK = 0.82  # AUC below which text on its cell is white
 
 
 def _draw_devices(axes: Axes, rows: Rows) -> None:

@@ -60,7 +60,7 @@ NOTE = (
     "A generated pump of eight readings; every method takes one sample after the other. "
     f"Ours are monitors with N = {N_HIDDEN} and default settings, most of them with a limit that "
     f"promises {1000 * RATE:g} false episode in 1 000 samples. Claims compare others with bank, "
-    "tanh, since an agent has that unless it is told otherwise. Detectors of River and PySAD have "
+    "tanh, since that is an agent's default. Detectors of River and PySAD have "
     "their authors' settings, and get the rule of alarm that ours have, since their libraries have "
     "none: three of five scores, nothing learnt in an alarm, the same promise. "
     "With its peers, a late device of ours adopts their sums, and another detector is given all "
@@ -319,7 +319,7 @@ MEASURES = {
     "auc": "ROC-AUC of the scores, mean over kinds of faults",
 }
 SHORT = {"false": "false episodes in 1 000", "delay": "samples to the alarm", "auc": "ROC-AUC"}
-DEFAULT = "bank, tanh"  # what an agent has unless it is told otherwise
+DEFAULT = "bank, tanh"  # that of an agent
 UNPROMISED = "bank, tanh, no promise"  # its limit is that of commissioning
 STYLES = {
     "detector, tanh": (BLUE, "o"),

@@ -83,7 +83,7 @@ PAPER_METHODS = (BEFORE, AFTER, *BASELINES)
 OUR_METHODS = ("bank", "ours")
 MAPS_PER_LINE = 4
 COLOUR_MIN = 0.5  # the AUC of guessing
-WHITE_TEXT_BELOW = 0.8
+WHITE_TEXT_BELOW = 0.7
 CAPTION = "ROC-AUC of each pair, and the mean off the diagonal"
 SHORT_NAMES = {
     "walking": "walk",

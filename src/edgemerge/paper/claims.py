@@ -39,7 +39,7 @@ from edgemerge.paper.timing import MERGE, OURS, PREDICT, TRAIN, Step
 FILE = "claims.csv"
 HOLDS, IN_PART, FAILS, NOT_RUN = "holds", "holds in part", "does not hold", "not run here"
 CLOSE = 0.01  # of ROC-AUC: within this two methods are as accurate as each other
-ADOPTED = ("nobody", "all peers", "selected peers")  # in the experiment on client selection
+ADOPTED = ("no peer", "all peers", "selected peers")  # in the experiment on client selection
 SLIGHTLY = 0.05  # of ROC-AUC: what we call slightly higher
 DRIVING_ELSEWHERE = (
     "run elsewhere on all 40 real trips: 9 of 9 claims hold, merging lowers the losses 1.2 to 1.5 "
@@ -414,7 +414,7 @@ CLAIMS = (
     ),
     PaperClaim(
         "client selection can improve the accuracy (named as future work)",
-        "4.2, 6", "ROC-AUC of a device that adopts nobody, all or selected peers, 3 of 10 wrong",
+        "4.2, 6", "ROC-AUC of a device that adopts no peer, all or selected peers, 3 of 10 wrong",
         SMALL,
         experiment(SELECTION, "selecting", *(f"adopts {who}" for who in ADOPTED)),
     ),
@@ -439,7 +439,7 @@ CLAIMS = (
         losses("the loss of sitting at Device-A, which", "sitting", DEVICE_A),
     ),
     PaperClaim(
-        "HAR: the losses of walking, which nobody learnt, stay close", "5.2",
+        "HAR: the losses of walking, which no device learnt, stay close", "5.2",
         "ratio of mean losses before and after merging", LOSS_HAR,
         on_both_splits("loss-har", "the losses of the three ways"),
     ),
@@ -451,7 +451,7 @@ CLAIMS = (
     PaperClaim(
         "HAR: standing is like sitting, its loss falls with it", "5.2",
         "mean losses at Device-B", LOSS_HAR,
-        on_both_splits("loss-har", "standing, which nobody"),
+        on_both_splits("loss-har", "standing, which no device"),
     ),
     PaperClaim(
         "HAR: BP-NN3 has the same tendency as merging", "5.2",

@@ -53,7 +53,7 @@ METHOD_COLOURS = {
 METHOD_LABELS = {
     OURS: "ours",
     PUBLISHED: "published style",
-    TEXTBOOK: "NumPy by the book",
+    TEXTBOOK: "NumPy, textbook",
     FEDERATED: FEDERATED,
 }
 JOB_TITLES = {TRAIN: "Train on one sample", PREDICT: "Predict one sample", MERGE: "Merge one peer"}
@@ -250,7 +250,7 @@ def claims(rows: Rows) -> list[Claim]:
         text, mine = f"{words} takes no longer than the published style", Step(job, OURS, what)
         found.append(_at_both(text, rows, mine, COMPARED_WITH[job][1]))
     for job in (TRAIN, PREDICT):
-        text = f"{CLAIM_SUBJECTS[job, READY_FOR_LOSS]} takes no longer than NumPy by the book"
+        text = f"{CLAIM_SUBJECTS[job, READY_FOR_LOSS]} takes no longer than textbook NumPy"
         found.append(_at_both(text, rows, Step(job, OURS), Step(job, TEXTBOOK)))
     datasets = dict.fromkeys(str(row["dataset"]) for row in rows if row["job"] == PAIR)
     return found + [_pair(rows, name, reading) for name in datasets for reading in FL_READINGS]

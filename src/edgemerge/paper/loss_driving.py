@@ -18,7 +18,7 @@ NAME = "loss-driving"
 TITLE = "Loss before and after merging, driving"
 DATA = ("driving",)
 NOTE = (
-    "Device-A learnt normal driving, Device-B aggressive driving, nobody learnt drowsy driving. "
+    "Device-A learnt normal driving, Device-B aggressive driving, no device learnt drowsy driving. "
     "The paper cuts the windows at random; as windows overlap, nearly the same seconds of a drive "
     "are then learnt and examined, so the second panel keeps whole trips apart. "
     "Points are means over the trials; thin lines hold four of five trials."

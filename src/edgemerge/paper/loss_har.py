@@ -148,7 +148,7 @@ def _claims_of_cut(rows: Rows) -> list[Claim]:
 
 def _walking_unchanged(rows: Rows) -> Claim:
     text = (
-        f"the losses of the three ways of walking, which nobody learnt, change little: by less "
+        f"the losses of the three ways of walking, which no device learnt, change little: by less "
         f"than a factor of {CLOSE_FACTOR:g} at both devices"
     )
     before, after = (mean_losses(rows, m, WALKING) for m in (AFTER_MERGE, AFTER_MERGE.values()))
@@ -175,7 +175,8 @@ def _still_anomalous(rows: Rows) -> Claim:
 def _standing_follows_sitting(rows: Rows) -> Claim:
     sitting, standing = (loss_figures.claim_falls(rows, p, DEVICE_B) for p in (SITTING, STANDING))
     text = (
-        f"{STANDING}, which nobody learnt, is like {SITTING}: its loss at {DEVICE_B} falls with it"
+        f"{STANDING}, which no device learnt, is like {SITTING}: "
+        f"its loss at {DEVICE_B} falls with it"
     )
     if sitting.holds is None or standing.holds is None:
         return Claim.not_measured(text)

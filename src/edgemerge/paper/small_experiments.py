@@ -26,6 +26,7 @@ from edgemerge.paper.hyperparameters import FEDERATED, LAYERS, Layer
 from edgemerge.paper.plan import Claim, Job, Plan, Row, Rows, Scope
 from edgemerge.paper.plotting import (
     BLUE,
+    COLOURS,
     FAINT,
     INK,
     LABELS,
@@ -186,7 +187,7 @@ def select(trial: Trial) -> Iterator[Row]:
         losses = np.array([peer.mean_loss(own.solve()) for peer in peers])
         chosen = losses <= SELECT_BELOW * np.median(losses)
         adopted: dict[str, Iterable[bool]] = {
-            "adopts nobody": np.zeros(len(peers), bool),
+            "adopts no peer": np.zeros(len(peers), bool),
             "adopts all peers": np.ones(len(peers), bool),
             "adopts selected peers": chosen,
             "adopts exactly the right peers": ~bad,
@@ -340,34 +341,34 @@ PANELS = {
     SELECTION: f"{BAD_DEVICES} of {DEVICES} devices learnt another pattern",
     MEMBERSHIP: "how well a member of a release is recognised",
 }
-SPLIT_STYLES = {"sample": (BLUE, "o"), "person": (RED, "s"), "": (BLUE, "o")}
+SPLIT_COLOURS = {"sample": BLUE, "person": RED, "": BLUE}
+SPLIT_MARKERS = {"sample": "o", "person": "s", "": "o"}
 
 
 def plot(rows: Rows) -> dict[str, Figure]:
     """Draw the ROC-AUC of each setting with its interval, a panel for each experiment."""
     shown = {name: _shown(rows, name) for name in PANELS}
     shown = {name: found for name, found in shown.items() if found}
-    heights = [1.2 * len({row["setting"] for row in found}) + 1.6 for found in shown.values()]
-    figure = new_figure(10.5, 0.3 * sum(heights) + 0.5)
+    heights = [len({row["setting"] for row in found}) + 1.6 for found in shown.values()]
+    figure = new_figure(8.5, 0.27 * sum(heights) + 0.5)
     panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (name, found) in zip(panels, shown.items(), strict=True):
-        _draw_settings(axes, found)
+        _draw_settings(axes, found, {} if name == AVERAGING else SPLIT_COLOURS)
         last = axes is panels[-1]
         set_titles(axes, f"{name}: {PANELS[name]}", x="ROC-AUC, 95 % interval" if last else "")
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False
-    )
+        if name in (AVERAGING, REJECTION):  # the other panels have the colours of the second
+            axes.legend(loc="lower left", fontsize=8, frameon=False)
     return {"": figure}
 
 
 def _shown(rows: Rows, experiment: str) -> Rows:
-    """Return the ROC-AUC of an experiment's settings; of averaging, for each pair."""
+    """Return the ROC-AUC of an experiment's settings; of averaging, that of each pair."""
     found = [row for row in rows if row["experiment"] == experiment]
     found = [row for row in found if str(row["measure"]).startswith("ROC-AUC")]
     if experiment != AVERAGING:
         return found
     return [
-        row | {"setting": f"{_pair(row)}: {LABELS.get(str(row['setting']), row['setting'])}"}
+        row | {"setting": _pair(row), "method": row["setting"]}
         for row in found
         if row["setting"] != DIFFERENCE and not _over_all_pairs(row)
     ]
@@ -378,19 +379,22 @@ def _pair(row: Row) -> str:
     return str(row["measure"]).removeprefix("ROC-AUC, ").replace(", ", " and ").replace("_", " ")
 
 
-def _draw_settings(axes: Axes, rows: Rows) -> None:
+def _draw_settings(axes: Axes, rows: Rows, split_colours: Mapping[str, str]) -> None:
+    """Draw a line of points for each setting; colours are those of splits, or of methods."""
     settings = list(dict.fromkeys(str(row["setting"]) for row in rows))
     splits = list(dict.fromkeys(str(row["split"]) for row in rows))
-    for i, split in enumerate(splits):
-        here = [row for row in rows if row["split"] == split]
-        y = [
-            settings.index(str(row["setting"])) + 0.36 * (i - (len(splits) - 1) / 2) for row in here
-        ]
-        colour, marker = SPLIT_STYLES[split]
+    for split, method in dict.fromkeys((str(r["split"]), str(r.get("method", ""))) for r in rows):
+        here = [row for row in rows if (row["split"], row.get("method", "")) == (split, method)]
+        shift = 0.36 * (splits.index(split) - (len(splits) - 1) / 2)
+        y = [settings.index(str(row["setting"])) + shift for row in here]
+        colour, marker = split_colours.get(split) or COLOURS[method], SPLIT_MARKERS[split]
+        what = f"{LABELS.get(method, method)}, HAR by {split}" if method else f"HAR by {split}"
         means = [float(row["value"]) for row in here]
         axes.hlines(y, *zip(*((r["low"], r["high"]) for r in here), strict=True), color=colour)
-        axes.plot(means, y, marker, color=colour, label=f"HAR by {split}", markersize=5)
+        axes.plot(means, y, marker, color=colour, label=what, markersize=5)
         for mean, at, row in zip(means, y, here, strict=True):
+            if method:  # too many for numbers, which are in the file
+                break
             end = float(row["high"])
             axes.annotate(
                 f"{mean:.3f}", (end, at), (6, 0), textcoords="offset points", va="center",
@@ -432,8 +436,8 @@ def claims(rows: Rows) -> list[Claim]:
                 text="selecting clients is better than adopting all of them",
             ),
             _better(
-                *(rows, split, SELECTION, "adopts nobody", "adopts selected peers"),
-                text="selecting clients is better than adopting nobody",
+                *(rows, split, SELECTION, "adopts no peer", "adopts selected peers"),
+                text="selecting clients is better than adopting no peer",
             ),
         ]
     return [*found, _recognised(rows)]

@@ -55,9 +55,9 @@ def call_each(call: Callable[[Any], object], rows: Iterable[Any]) -> None:
 TRAIN, PREDICT, MERGE, PAIR = "train", "predict", "merge", "train a pair"
 
 OURS = "OS-ELM, ours"
-PUBLISHED, TEXTBOOK = "OS-ELM, published style", "OS-ELM, NumPy by the book"
+PUBLISHED, TEXTBOOK = "OS-ELM, published style", "OS-ELM, NumPy textbook"
 
-DEFERRED = "put aside until asked"
+DEFERRED = "buffered"
 READY_FOR_LOSS, READY_FOR_SCORE = "ready for a loss", "ready for a score"
 SUMS_KEPT, SUMS_FROM_P = "own sums at hand", "own sums from P"
 ONE_ROUND, ALL_ROUNDS = "one round", f"{ROUNDS} rounds"

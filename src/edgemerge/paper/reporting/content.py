@@ -252,6 +252,9 @@ def _time(record: Record) -> str:
     return time
 
 
+OWN_SCALE_SINCE = "2026-11-17"  # scores after a merge, and AUC of them, may differ since
+
+
 def remarks(report: Report) -> list[str]:
     """Return remarks on how the numbers were made."""
     sections = report.sections
@@ -261,6 +264,9 @@ def remarks(report: Report) -> list[str]:
         ],
         "Made without networks as baselines, where there are any": [
             each.name for each in sections if each.record.baselines
+        ],
+        "Made before own samples set the scale of scores after a merge (decision 0028)": [
+            each.name for each in sections if each.record.date < OWN_SCALE_SINCE
         ],
         "Not run, and listed at the end": [each.name for each in report.absent],
     }
