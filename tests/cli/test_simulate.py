@@ -49,7 +49,7 @@ def test_people_see_sizes_speed_memory_bytes_and_the_time_of_a_change(printed):
         r"device to site +19\d\d +\d+ +\d+ +\d+ +\d+ +[\d.]+ MB +[\d.]+ MB",
         r"site to region +20 ",
         r"region to top +4 ",
-        r"top tells 4 regions +[\d.]+",
+        r"top sends to 4 regions +[\d.]+",
     ):
         assert re.search(words, printed.stdout), words
 

@@ -108,7 +108,7 @@ def check_change(
 ) -> list[Check]:
     """Compare the total after a change with the one before, and with what the device adopted."""
     expected = before - old.stats + new.stats  # M7
-    adopted = f"what {new.device} is told, and its own, are the total"
+    adopted = f"what {new.device} receives, and its own, are the total"
     return [
         Check("after a change the total is − old + new", after == expected),
         Check(adopted, spreading.known == expected),
