@@ -499,7 +499,7 @@ class ReportConfig:
 
     every_s: float = not_negative(1.0)
     follow: bool = True  # exchange when the operator has chosen
-    report_values: bool = False  # send the latest reading, too: else readings never leave
+    report_values: bool = False  # the latest reading, too; problems quote single ones
 
 
 @dataclass(frozen=True)
