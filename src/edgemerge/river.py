@@ -8,6 +8,7 @@ detectors that met different features in a different order still add up exactly.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from operator import itemgetter
 from typing import Any, Self
 
@@ -37,7 +38,8 @@ class OSELMDetector(base.AnomalyDetector):
         n_hidden: Hidden values, 64 unless given; more for many features, at quadratic cost.
         activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu",
             "identity" or "cosine".
-        width: Spread of the random weights, 1 unless given; about 5/√n suits n features.
+        width: Spread of the random weights, 1 unless given; about 5/√n suits n features. It stays
+            the same when features appear, so there is no default that follows their number.
         low: Lower end of the range of scaled features, −1 unless given.
         high: Upper end of that range, 1 unless given.
         ridge: Added to the diagonal where the readout is solved; None chooses it from the data.
@@ -73,6 +75,7 @@ class OSELMDetector(base.AnomalyDetector):
         reject_above: float | None = None,
         seed: int = 0,
     ) -> None:
+        _must_be_width(width)
         self.n_hidden = n_hidden
         self.activation: Activation = activation
         self.width = width
@@ -170,6 +173,7 @@ class OSELMDetector(base.AnomalyDetector):
     def _projection(self, features: tuple[Any, ...]) -> Projection:
         if len(features) > MAX_FEATURES:
             raise SettingError(f"found {len(features)} features, expected at most {MAX_FEATURES}")
+        _must_be_width(self.width)  # an old pickle may have None
         return Projection(
             n_inputs=len(features),
             n_hidden=self.n_hidden,
@@ -252,6 +256,14 @@ class PromisedFilter(base.AnomalyFilter):
 
 
 Detector = OSELMDetector  # its name up to version 0.1; pickles and old imports use it
+
+
+def _must_be_width(width: object) -> None:
+    if not (isinstance(width, Real) and 0.0 < float(width) <= 1024.0):
+        raise SettingError(
+            f"found width={width}, expected above 0, at most 1024: the weights of a feature must "
+            "not change when others appear, so give a number, such as 1"
+        )
 
 
 def _feature_union(some: Iterable[Any], more: Iterable[Any]) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from river import anomaly, compose, preprocessing
 
 from edgemerge import river
 from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.stats import Stats
 from edgemerge.river import OSELMDetector, PromisedFilter
 from tests.adapters.cards import CreditCard
 
@@ -41,6 +42,40 @@ def merged(mine, its):
 @settings(max_examples=50)
 def test_merging_is_like_having_seen_everything_in_any_order(mine, its):
     assert merged(mine, its).stats == merged(its, mine).stats == taught(its, mine).stats
+
+
+@pytest.mark.slow
+@given(
+    samples.filter(len),
+    st.floats(0.01, 8.0),
+    st.sampled_from(["identity", "sigmoid", "tanh", "relu", "cosine"]),
+    st.integers(0, 3),
+)
+@settings(max_examples=50)
+def test_sums_are_those_of_all_samples_whenever_their_features_appeared(
+    stream, width, activation, seed
+):
+    detector = taught(stream, width=width, activation=activation, seed=seed)
+    projection = detector._detector.projection
+    rows = [[x.get(name, 0.0) for name in projection.names] for x in stream]
+    assert detector.stats == Stats.of(projection, rows)
+
+
+@pytest.mark.parametrize("width", [None, 0, 0.0, -1.0, math.nan, 1025.0, "wide"])
+def test_a_width_that_is_not_fixed_is_refused_since_the_default_depends_on_the_features(width):
+    advice = "above 0, at most 1024: .* so give a number, such as 1"
+    with pytest.raises(SettingError, match=f"found width={width}, expected {advice}"):
+        OSELMDetector(width=width)
+
+
+def test_an_old_pickle_with_no_fixed_width_learns_no_new_feature():
+    old = taught([{"a": 0.1}])
+    old.width = None  # version 0.1 allowed it
+    old.learn_one({"a": 0.2})
+    before = old.stats
+    with pytest.raises(SettingError, match="found width=None, expected above 0"):
+        old.learn_one({"a": 0.1, "new": 0.2})
+    assert old.stats == before
 
 
 @pytest.mark.slow
