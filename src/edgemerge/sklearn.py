@@ -13,9 +13,10 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, isfinite, log2
+from numbers import Real
 from typing import Any, Literal, Self, cast
 from warnings import warn
 
@@ -39,10 +40,10 @@ from sklearn.utils.validation import (
 
 from edgemerge.agent.features import SlidingWindow, Spectrum, Statistics
 from edgemerge.core.detector import Detector
-from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.errors import MismatchError, SampleError, SettingError, must_be
 from edgemerge.core.limit import Calibration, must_be_rate, scores_without_each
 from edgemerge.core.patterns import inliers, upper_quantile
-from edgemerge.core.projection import MIN_ROWS, Activation, Projection
+from edgemerge.core.projection import MIN_ROWS, Activation, Projection, as_int
 from edgemerge.core.stats import Stats
 
 Array = NDArray[np.float64]
@@ -64,15 +65,16 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     rows that the model does not know: each row is taken out of the sums to score it. `partial_fit`
     lets the counts of earlier rows fall with those of new ones, and `merge` adds the counts of
     both. With fewer rows than 1/`false_alarms` there is no promise, and the limit is 4 to 6.
-    `detector_.score` is M11 without the checks of sklearn: for one row, many times as fast.
+    `detector_.score` is M11 without the checks of sklearn: for one row, many times as fast. It
+    goes by position, also for a data frame: give the columns in the order of `feature_names_in_`.
 
     Args:
         n_hidden: Hidden values; None (the default) is 128, or 256 from 512 rows on if the range
             is not given. If it is not, a `fit` of fewer rows than hidden values raises a warning.
         activation: Of the hidden layer: "cosine" (the default), "tanh" (that of earlier versions,
             with 128 hidden values), "sigmoid", "relu" or "identity".
-        random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
-            same.
+        random_state: Seed of the random weights, 0 unless given; None is 0, not another seed each
+            time. Estimators that merge need the same.
         width: Width of the random weights; None (the default) chooses it from the first rows, or
             from the number of inputs if `low` and `high` are given or for other activations.
         low: Lower end of the inputs' range; None (the default) takes it from the first rows.
@@ -95,7 +97,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
 
     n_hidden: int | None = None
     activation: Activation = "cosine"
-    random_state: int = 0
+    random_state: int | None = 0
     width: float | None = None
     low: RangeEnd = None
     high: RangeEnd = None
@@ -121,10 +123,10 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         """Learn rows, and return how many there were."""
         rows = validate_data(self, X, dtype=np.float64)
         weights = _weights(sample_weight, rows)
-        share = None if self.contamination == "auto" else float(self.contamination)
-        if share is not None and not 0.0 < share <= 0.5:
-            raise SettingError(f"found contamination={share}, expected 'auto' or up to 0.5")
+        share = self._outlier_share()
         must_be_rate(self.false_alarms)
+        if self.robust not in (True, False):
+            raise SettingError(f"found robust={self.robust!r}, expected True or False")
         kept = np.where(inliers(rows, weights), weights, 0.0) if self.robust else weights
         ranged = (_near(rows, kept), weights) if self.activation == "cosine" else (rows, kept)
         self._know(Stats.of(_projection(self, *ranged), rows, weights=kept))
@@ -152,6 +154,14 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
             self._calibrate(scores, weights)
         return self
 
+    def _outlier_share(self) -> float | None:
+        given = self.contamination
+        if isinstance(given, str) and given == "auto":
+            return None
+        if not (isinstance(given, Real) and 0.0 < float(given) <= 0.5):
+            raise SettingError(f"found contamination={given!r}, expected 'auto' or up to 0.5")
+        return float(given)
+
     def _follow(self, before: Array, after: Array, weights: Array) -> None:
         """Let earlier counts fall as the highest scores of new rows did, now that more is known."""
         high = before >= upper_quantile(before, weights, TAIL_SHARE)
@@ -161,7 +171,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
 
     def merge(self, other: Self) -> Self:
         """Add everything that another detector has learnt."""
-        self._know(_merged_stats(self, other))
+        self._know(_merged_stats(OSELMDetector, self, other))
         if hasattr(other, "calibration_"):  # pickles of version 0.1 have none
             self.calibration_ = getattr(self, "calibration_", Calibration()) + other.calibration_
             self._calibrate(np.empty(0), np.empty(0))
@@ -229,8 +239,8 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
         n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
         activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu", "identity" or
             "cosine", whose width is then chosen from the first rows.
-        random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
-            same.
+        random_state: Seed of the random weights, 0 unless given; None is 0, not another seed each
+            time. Estimators that merge need the same.
         width: Width of the random weights; None (the default) chooses it from the activation and
             the number of inputs.
         low: Lower end of the inputs' range; None (the default) takes it from the first rows.
@@ -247,7 +257,7 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
 
     n_hidden: int = 128
     activation: Activation = "tanh"
-    random_state: int = 0
+    random_state: int | None = 0
     width: float | None = None
     low: RangeEnd = None
     high: RangeEnd = None
@@ -265,7 +275,7 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
 
     def merge(self, other: Self) -> Self:
         """Add everything that another regressor has learnt."""
-        _set_stats(self, _merged_stats(self, other, "centre_", "scale_"))
+        _set_stats(self, _merged_stats(OSELMRegressor, self, other, "centre_", "scale_"))
         return self
 
     def predict(self, X: ArrayLike) -> Array:
@@ -284,8 +294,10 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
     def _target_range(self, targets: Array) -> tuple[float, float]:
         low = float(targets.min() if self.y_low is None else self.y_low)
         high = float(targets.max() if self.y_high is None else self.y_high)
-        if not low <= high:
-            raise SettingError(f"found y_low={low}, y_high={high}, expected low below high")
+        if not (low <= high and isfinite(high - low)):
+            raise SettingError(
+                f"found y_low={low}, y_high={high}, expected low below high, at a finite distance"
+            )
         half = (high - low) / 2.0
         return low + half, 2.0 ** ceil(log2(half or 1.0))
 
@@ -298,8 +310,8 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
         n_hidden: Hidden values, 128 unless given; more for many inputs, at quadratic cost.
         activation: Of the hidden layer: "tanh" (the default), "sigmoid", "relu", "identity" or
             "cosine", whose width is then chosen from the first rows.
-        random_state: Seed of the random weights, 0 unless given. Estimators that merge need the
-            same.
+        random_state: Seed of the random weights, 0 unless given; None is 0, not another seed each
+            time. Estimators that merge need the same.
         width: Width of the random weights; None (the default) chooses it from the activation and
             the number of inputs.
         low: Lower end of the inputs' range; None (the default) takes it from the first rows.
@@ -314,7 +326,7 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
 
     n_hidden: int = 128
     activation: Activation = "tanh"
-    random_state: int = 0
+    random_state: int | None = 0
     width: float | None = None
     low: RangeEnd = None
     high: RangeEnd = None
@@ -336,7 +348,7 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
 
     def merge(self, other: Self) -> Self:
         """Add everything that another classifier has learnt."""
-        _set_stats(self, _merged_stats(self, other, "classes_"))
+        _set_stats(self, _merged_stats(OSELMClassifier, self, other, "classes_"))
         return self
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -425,7 +437,12 @@ class WindowFeatures(TransformerMixin, BaseEstimator):
         return hasattr(self, "n_features_in_")
 
     def _window(self) -> SlidingWindow:
-        return SlidingWindow(Statistics(self.statistics), self.length, self.step)
+        names = self.statistics
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise SettingError(
+                f"found statistics={names!r}, expected names in a tuple, such as ('mean',)"
+            )
+        return SlidingWindow(Statistics(tuple(names)), self.length, self.step)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -540,9 +557,17 @@ def _set_stats(estimator: Any, stats: Stats) -> None:
     estimator.stats_, estimator.readout_ = stats, stats.solve(estimator.ridge)
 
 
-def _merged_stats(one: Any, other: Any, *agreed: str) -> Stats:
+def _merged_stats(kind: type, one: Any, other: Any, *agreed: str) -> Stats:
+    must_be(other, kind, "merge fitted estimators of the same class")
     check_is_fitted(one)
     check_is_fitted(other)
+    columns = (getattr(each, "feature_names_in_", ()) for each in (one, other))
+    for i, (mine, its) in enumerate(zip(*columns, strict=False)):  # arrays have no names
+        if mine != its:
+            raise MismatchError(
+                f"found {its!r} as column {i} of the other, expected {mine!r}: columns add up by "
+                "position, so fit every estimator on the same columns in the same order"
+            )
     for name in agreed:
         mine, its = getattr(one, name), getattr(other, name)
         if not np.array_equal(mine, its):
@@ -578,8 +603,16 @@ def _near(rows: Array, kept: Array) -> Array:
     return np.clip(rows, low - reach, high + reach)
 
 
+def _seed(estimator: Any) -> int:
+    given = estimator.random_state
+    seed = 0 if given is None else as_int("random_state", given)
+    if not 0 <= seed < 2**64:
+        raise SettingError(f"found random_state={seed}, expected 0 to 2⁶⁴ − 1, or None")
+    return seed
+
+
 def _projection(estimator: Any, rows: Array, weights: Array) -> Projection:
-    settings: dict[str, Any] = {"seed": estimator.random_state, "activation": estimator.activation}
+    settings: dict[str, Any] = {"seed": _seed(estimator), "activation": estimator.activation}
     wanted = {name: getattr(estimator, name) for name in ("n_hidden", "width", "low", "high")}
     settings |= {name: value for name, value in wanted.items() if value is not None}
     agreed = {"low", "high"} <= set(settings)  # then nothing must depend on the rows

@@ -11,7 +11,13 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from edgemerge.core.detector import Detector
-from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.errors import (
+    EdgemergeError,
+    KindError,
+    MismatchError,
+    SampleError,
+    SettingError,
+)
 from edgemerge.core.limit import Calibration, scores_without_each
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
@@ -123,6 +129,61 @@ def test_targets_of_other_ranges_or_classes_do_not_merge():
     fewer = clone(CLASSIFIER).fit(X[y < 2], y[y < 2])
     with pytest.raises(MismatchError, match="classes in its first partial_fit"):
         taught(CLASSIFIER, X, y).merge(fewer)
+
+
+@LEARNERS
+def test_estimators_that_were_fitted_on_other_columns_do_not_merge(learner):
+    X, y, _ = drawn(0)
+    frame = pd.DataFrame(X, columns=["flow", "heat", "noise"])
+    mine = taught(learner, frame, y)
+    before = mine.stats_
+    for other, found in (
+        (frame[["flow", "noise", "heat"]], "'noise' as column 1 of the other, expected 'heat'"),
+        (
+            frame.rename(columns={"noise": "hum"}),
+            "'hum' as column 2 of the other, expected 'noise'",
+        ),
+    ):
+        with pytest.raises(
+            MismatchError, match=f"found {found}: .* same columns in the same order"
+        ):
+            mine.merge(taught(learner, other, y))
+    assert mine.stats_ == before
+    with pytest.raises(MismatchError, match="which differs in n_inputs"):
+        mine.merge(taught(learner, frame[["flow", "heat"]], y))
+    everything = taught(learner, pd.concat([frame, frame, frame]), np.tile(y, 3))
+    assert mine.merge(taught(learner, frame, y)).merge(taught(learner, X, y)).stats_ == (
+        everything.stats_  # an array goes by position
+    )
+
+
+@LEARNERS
+@pytest.mark.parametrize("other", [DETECTOR, REGRESSOR, CLASSIFIER, "core", 5], ids=repr)
+def test_an_estimator_of_another_class_does_not_merge(learner, other):
+    X, y, _ = drawn(0)
+    mine = taught(learner, X, y)
+    its = mine.stats_ if other == "core" else other if other == 5 else taught(other, X, y)
+    kind = type(learner).__name__
+    if type(its) is type(mine):
+        assert mine.merge(its).stats_.count == 120
+        return
+    with pytest.raises(KindError, match=f"found {type(its).__name__}, expected {kind}: merge"):
+        mine.merge(its)
+
+
+@LEARNERS
+def test_no_random_state_is_the_default_seed(learner):
+    X, y, _ = drawn(0)
+    default = taught(learner, X, y)
+    for seed in (None, np.int64(0)):
+        assert taught(clone(learner).set_params(random_state=seed), X, y).stats_ == default.stats_
+    for seed, words in (
+        (np.random.RandomState(0), "expected a whole number"),
+        (1.5, "expected a whole number"),
+        (-1, "expected 0 to 2⁶⁴ − 1, or None"),
+    ):
+        with pytest.raises(EdgemergeError, match=f"found random_state=.*{words}"):
+            taught(clone(learner).set_params(random_state=seed), X, y)
 
 
 def test_the_score_is_that_of_the_core():
@@ -238,6 +299,18 @@ def test_robust_partial_fit_does_not_learn_what_is_eight_times_as_odd():
         (OSELMDetector(false_alarms=1.0), "false_alarms=1.0, expected a rate between 0 and 1"),
         (OSELMDetector(n_hidden=0), "n_hidden=0, expected 1 to 65536"),
         (OSELMRegressor(y_low=2.0, y_high=1.0), "expected low below high"),
+        (
+            OSELMRegressor(y_high=np.inf),
+            "y_high=inf, expected low below high, at a finite distance",
+        ),
+        (OSELMRegressor(y_low=-np.inf), "y_low=-inf, .* at a finite distance"),
+        (OSELMRegressor(y_low=-1e308, y_high=1e308), "y_high=1e[+]308, .* at a finite distance"),
+        (OSELMDetector(contamination=None), "contamination=None, expected 'auto' or up to 0.5"),
+        (OSELMDetector(contamination="x"), "contamination='x', expected 'auto' or up to 0.5"),
+        (OSELMDetector(contamination=[0.1]), r"contamination=\[0.1\], expected 'auto' or up"),
+        (OSELMDetector(contamination=np.nan), "contamination=nan, expected 'auto' or up to 0.5"),
+        (OSELMDetector(robust="no"), "found robust='no', expected True or False"),
+        (OSELMDetector(robust=None), "found robust=None, expected True or False"),
     ],
 )
 def test_a_setting_that_cannot_work_is_refused(estimator, words):

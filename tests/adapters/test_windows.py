@@ -98,3 +98,13 @@ def test_mistakes_say_what_to_do():
         WindowFeatures(length=4, step=5).fit(short)
     with pytest.raises(SettingError, match="take fewer bands or longer windows"):
         SpectrumFeatures(length=4, bands=9).fit(short)
+    for names in ("mean", None):
+        words = rf"found statistics={names!r}, expected names in a tuple, such as \('mean',\)"
+        with pytest.raises(SettingError, match=words):
+            WindowFeatures(statistics=names).fit(short)
+    for length, bands in ((0, 4), (1, 1), (-4, 4), (8, 0), (8, -1)):
+        words = (
+            f"found {bands} bands of windows of {length} readings, expected 1 or more of 2 or more"
+        )
+        with pytest.raises(SettingError, match=words):
+            SpectrumFeatures(length=length, bands=bands).fit(short)

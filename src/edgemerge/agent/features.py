@@ -229,6 +229,11 @@ class Spectrum:
         high_hz: float | None = None,
     ) -> None:
         """Raise SettingError if a band has no bin."""
+        if length < 2 or bands < 1:
+            raise SettingError(
+                f"found {bands} bands of windows of {length} readings, "
+                "expected 1 or more of 2 or more"
+            )
         high_hz = rate_hz / 2.0 if high_hz is None else high_hz
         if not 0.0 <= low_hz < high_hz <= rate_hz / 2.0:
             raise SettingError(
