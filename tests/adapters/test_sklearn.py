@@ -175,8 +175,8 @@ def test_an_estimator_of_another_class_does_not_merge(learner, other):
 def test_no_random_state_is_the_default_seed(learner):
     X, y, _ = drawn(0)
     default = taught(learner, X, y)
-    for seed in (None, np.int64(0)):
-        assert taught(clone(learner).set_params(random_state=seed), X, y).stats_ == default.stats_
+    for same in (None, np.int64(0)):
+        assert taught(clone(learner).set_params(random_state=same), X, y).stats_ == default.stats_
     for seed, words in (
         (np.random.RandomState(0), "expected a whole number"),
         (1.5, "expected a whole number"),

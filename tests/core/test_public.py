@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import edgemerge
 from edgemerge import Detector, FormatError, Projection, Stats, decode, encode, load, save
 from edgemerge.core import errors
 from edgemerge.exchange.protocol import Exchange
-from tests.cli.calls import started
+from tests.cli.calls import SOURCE, clean_environment, started
 
 SHARED = Projection(n_inputs=2, n_hidden=3)
 ERRORS = [
@@ -129,6 +131,41 @@ def test_all_names_are_there():
 def test_all_names_can_be_imported_and_read_about_without_an_extra(line, found):
     without = "import sys; sys.modules |= dict.fromkeys(('paho', 'cryptography', 'river'))"
     assert started(f"{without}; import edgemerge; {line}").strip() == found
+
+
+TYPED = {  # a line of a user's program: what a strict type checker says of it
+    "reveal_type(learner.score([0.1, 0.2]))": 'note: Revealed type is "float"',
+    "reveal_type(learner.score([[0.1, 0.2]]))": 'note: Revealed type is "numpy.ndarray[',
+    "reveal_type(decode(b'', Stats))": 'note: Revealed type is "edgemerge.core.stats.Stats"',
+    "reveal_type(decode(b''))": 'note: Revealed type is "edgemerge.core.projection.Projection |',
+    "reveal_type(load('x', Bank))": 'note: Revealed type is "edgemerge.core.bank.Bank"',
+    "reveal_type(load('x'))": 'note: Revealed type is "edgemerge.core.projection.Projection |',
+    "from edgemerge import Detektor": 'error: Module "edgemerge" has no attribute "Detektor"',
+    "edgemerge.nonsense": 'error: Module has no attribute "nonsense"',
+}
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_every_name_and_refuses_a_misspelled_one(tmp_path):
+    before = (
+        "import edgemerge",
+        "from edgemerge import Bank, Detector, Projection, Stats, decode, load",
+        "learner = Detector(Projection(n_inputs=2, n_hidden=3))",
+    )
+    (tmp_path / "program.py").write_text("\n".join([*before, *TYPED]), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir=.mypy_cache", "program.py"],
+        env=clean_environment(MYPYPATH=str(SOURCE)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ":" in line)
+    for number, (line, expected) in enumerate(TYPED.items(), start=len(before) + 1):
+        found = said.get(f"program.py:{number}", "nothing")
+        assert found.startswith(expected), f"{line}\n{found}\n{done.stderr}"
 
 
 def test_another_kind_than_was_asked_for_is_refused(tmp_path):
