@@ -46,7 +46,7 @@ class OSELMDetector(base.AnomalyDetector):
         forgetting: After each new sample the older ones weigh `forgetting`² times what they did;
             1 (the default) keeps all.
         reject_above: Do not learn samples that score above this; None (the default) learns all.
-        seed: Of the random weights. Detectors that merge need the same seed.
+        seed: Of the random weights, 0 unless given. Detectors that merge need the same seed.
 
     >>> import random
     >>> from river import compose, preprocessing
@@ -90,7 +90,15 @@ class OSELMDetector(base.AnomalyDetector):
         self._detector: core.Detector | None = None
 
     def learn_one(self, x: Features) -> None:
-        """Learn one sample, with every feature that it brings."""
+        """Learn one sample, with every feature that it brings.
+
+        Args:
+            x: A number for each feature, in any order, scaled to about [low, high]. Features are
+                told apart by their names; one that is absent counts as the middle of the range.
+
+        Raises:
+            SampleError: A value is no finite number; nothing is learnt then.
+        """
         row = self._row(x)
         new = row is None and not self._known.issuperset(x)
         if self._detector is not None and not new:
@@ -106,6 +114,10 @@ class OSELMDetector(base.AnomalyDetector):
 
         The score is 0 up to 1.3 samples per hidden value: earlier scores can be huge, and the
         quantiles of River's filters would never recover from them.
+
+        Args:
+            x: The sample, scaled as for `learn_one`; an absent feature counts as the middle of the
+                range.
         """
         if self._detector is None or not self._detector.ready:
             return 0.0
@@ -139,7 +151,14 @@ class OSELMDetector(base.AnomalyDetector):
         return {self._features[i]: float(shares[i]) for i in np.argsort(-shares, kind="stable")}
 
     def merge(self, other: Self) -> None:
-        """Add everything that another detector has learnt, whatever features it met."""
+        """Add everything that another detector has learnt, whatever features it met.
+
+        Args:
+            other: A detector with the same settings, also the same seed; it stays as it is.
+
+        Raises:
+            MismatchError: Its settings are others; nothing is added then.
+        """
         if other._detector is None:
             return
         features = _feature_union(self._features, other._features)
@@ -243,11 +262,20 @@ class PromisedFilter(base.AnomalyFilter):
         return self.calibration.limit(self.false_alarms)
 
     def classify(self, score: float) -> bool:
-        """Return whether a score is that of an anomaly."""
+        """Return whether a score is that of an anomaly.
+
+        Args:
+            score: What `score_one` returned.
+        """
         return bool(score > self.limit)
 
     def learn_one(self, x: Features, *args: Any) -> None:
-        """Count the score of a sample; learn the sample unless it is an anomaly."""
+        """Count the score of a sample; learn the sample unless it is an anomaly.
+
+        Args:
+            x: The sample, as the detector takes it.
+            *args: Whatever else the detector takes.
+        """
         score = self.score_one(x, *args)
         if score > 0.0:  # 0 means that the detector is warming up
             self.calibration.count(score, self.false_alarms)

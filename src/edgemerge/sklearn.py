@@ -107,7 +107,13 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
     false_alarms: float = 0.02
 
     def fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:  # noqa: ARG002  # sklearn may give y
-        """Learn rows (k, n), and nothing but them."""
+        """Learn rows (k, n), and nothing but them.
+
+        Args:
+            X: Rows (k, n): an array, or a data frame.
+            y: Ignored.
+            sample_weight: How often each row counts, (k,), 0 or more; None (the default) is once.
+        """
         rows = self._fit(X, sample_weight)
         alone = self.low is None or self.high is None  # else others may have more rows to merge
         n_hidden = self.detector_.projection.n_hidden
@@ -137,7 +143,13 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         return float(weights.sum())
 
     def partial_fit(self, X: ArrayLike, y: Any = None, sample_weight: Weights = None) -> Self:  # noqa: ARG002  # sklearn may give y
-        """Learn more rows; the first call fixes the range of the inputs, unless it is given."""
+        """Learn more rows; the first call fixes the range of the inputs, unless it is given.
+
+        Args:
+            X: Rows (k, n); later calls need the columns of the first, in the same order.
+            y: Ignored.
+            sample_weight: How often each row counts, (k,), 0 or more; None (the default) is once.
+        """
         if not hasattr(self, "detector_"):
             self._fit(X, sample_weight)
             return self
@@ -170,7 +182,15 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
             self.calibration_.rescale(are / were)
 
     def merge(self, other: Self) -> Self:
-        """Add everything that another detector has learnt."""
+        """Add everything that another detector has learnt, and return this one.
+
+        Args:
+            other: A fitted one with the same settings, and the same columns in the same order; it
+                stays as it is.
+
+        Raises:
+            MismatchError: Its projection or columns are others; nothing is added then.
+        """
         self._know(_merged_stats(OSELMDetector, self, other))
         if hasattr(other, "calibration_"):  # pickles of version 0.1 have none
             self.calibration_ = getattr(self, "calibration_", Calibration()) + other.calibration_
@@ -178,16 +198,28 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
         return self
 
     def score_samples(self, X: ArrayLike) -> Array:
-        """Return −M11 of rows: −1 is typical, −4 means four times the usual squared error."""
+        """Return −M11 of rows: −1 is typical, −4 means four times the usual squared error.
+
+        Args:
+            X: Rows (k, n), with the columns of those that were fitted, in the same order.
+        """
         rows = _validated_rows(self, X)
         return np.asarray(-self.detector_.score(rows))
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return `score_samples` less `offset_`: below 0 is an outlier."""
+        """Return `score_samples` less `offset_`: below 0 is an outlier.
+
+        Args:
+            X: Rows (k, n), with the columns of those that were fitted, in the same order.
+        """
         return self.score_samples(X) - self.offset_
 
     def predict(self, X: ArrayLike) -> NDArray[np.int_]:
-        """Return 1 for normal rows and −1 for outliers."""
+        """Return 1 for normal rows and −1 for outliers.
+
+        Args:
+            X: Rows (k, n), with the columns of those that were fitted, in the same order.
+        """
         return np.where(self.decision_function(X) < 0.0, -1, 1)
 
     def explain(self, X: Any) -> Any:
@@ -266,20 +298,45 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
     ridge: float | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights = None) -> Self:
-        """Learn rows (k, n), and nothing but them."""
+        """Learn rows (k, n), and nothing but them.
+
+        Args:
+            X: Rows (k, n): an array, or a data frame.
+            y: The target of each row, (k,).
+            sample_weight: How often each row counts, (k,), 0 or more; None (the default) is once.
+        """
         return self._learn(X, y, sample_weight, known=None)
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights = None) -> Self:
-        """Learn more rows; the first call fixes the ranges, unless they are given."""
+        """Learn more rows; the first call fixes the ranges, unless they are given.
+
+        Args:
+            X: Rows (k, n); later calls need the columns of the first, in the same order.
+            y: The target of each row, (k,).
+            sample_weight: How often each row counts, (k,), 0 or more; None (the default) is once.
+        """
         return self._learn(X, y, sample_weight, known=getattr(self, "stats_", None))
 
     def merge(self, other: Self) -> Self:
-        """Add everything that another regressor has learnt."""
+        """Add everything that another regressor has learnt, and return this one.
+
+        Args:
+            other: A fitted one with the same settings, and the same columns in the same order; it
+                stays as it is. Give both the same `y_low` and `y_high`.
+
+        Raises:
+            MismatchError: Its projection, range of targets, or columns are others; nothing is added
+                then.
+        """
         _set_stats(self, _merged_stats(OSELMRegressor, self, other, "centre_", "scale_"))
         return self
 
     def predict(self, X: ArrayLike) -> Array:
-        """Predict the targets of rows."""
+        """Predict the targets of rows.
+
+        Args:
+            X: Rows (k, n), with the columns of those that were fitted, in the same order.
+        """
         return np.asarray(_predicted_outputs(self, X)[:, 0] * self.scale_ + self.centre_)
 
     def _learn(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights, known: Any) -> Self:
@@ -333,13 +390,27 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
     ridge: float | None = None
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: Weights = None) -> Self:
-        """Learn rows (k, n), and nothing but them."""
+        """Learn rows (k, n), and nothing but them.
+
+        Args:
+            X: Rows (k, n): an array, or a data frame.
+            y: The class of each row, (k,): numbers or text.
+            sample_weight: How often each row counts, (k,), 0 or more; None (the default) is once.
+        """
         return self._learn(X, y, sample_weight, known=None, classes=None)
 
     def partial_fit(
         self, X: ArrayLike, y: ArrayLike, classes: Any = None, sample_weight: Weights = None
     ) -> Self:
-        """Learn more rows; the first call names all `classes` that there will ever be."""
+        """Learn more rows; the first call names all `classes` that there will ever be.
+
+        Args:
+            X: Rows (k, n); later calls need the columns of the first, in the same order.
+            y: The class of each row, (k,), one of `classes`.
+            classes: All classes, also those that come later; None (the default) in later calls,
+                which ignore it.
+            sample_weight: How often each row counts, (k,), 0 or more; None (the default) is once.
+        """
         known = getattr(self, "stats_", None)
         if known is None and classes is None:
             raise SettingError("found no classes, expected all of them in the first partial_fit")
@@ -347,17 +418,33 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
         return self._learn(X, y, sample_weight, known=known, classes=classes)
 
     def merge(self, other: Self) -> Self:
-        """Add everything that another classifier has learnt."""
+        """Add everything that another classifier has learnt, and return this one.
+
+        Args:
+            other: A fitted one with the same settings, and the same columns in the same order; it
+                stays as it is.
+
+        Raises:
+            MismatchError: Its projection, classes, or columns are others; nothing is added then.
+        """
         _set_stats(self, _merged_stats(OSELMClassifier, self, other, "classes_"))
         return self
 
     def decision_function(self, X: ArrayLike) -> Array:
-        """Return how much speaks for each class, (k, m); of two classes for the second, (k,)."""
+        """Return how much speaks for each class, (k, m); of two classes for the second, (k,).
+
+        Args:
+            X: Rows (k, n), with the columns of those that were fitted, in the same order.
+        """
         outputs = _predicted_outputs(self, X)
         return outputs[:, 1] - outputs[:, 0] if len(self.classes_) == 2 else outputs
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Name the class of each row."""
+        """Name the class of each row.
+
+        Args:
+            X: Rows (k, n), with the columns of those that were fitted, in the same order.
+        """
         speaks = self.decision_function(X)
         best = np.int_(speaks > 0.0) if speaks.ndim == 1 else speaks.argmax(1)
         return np.asarray(self.classes_[best])

@@ -4,8 +4,10 @@ import inspect
 import re
 import subprocess
 import sys
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -35,27 +37,65 @@ METHODS = [
 
 
 PAGES = Path(edgemerge.__file__).parents[2] / "docs" / "reference"
-LISTED = [
-    f"{module}:{name}"
-    for page in sorted(PAGES.glob("*.md"))
-    for module, names in re.findall(
-        r"automodule:: (\S+)\n +:members: (.+)", page.read_text(encoding="utf-8")
-    )
-    for name in names.split(", ")
-]
 
 
-def undocumented(thing: Any) -> list[str]:
-    """List the parameters of a function, or of a class's constructor, that `Args:` leaves out.
+def listed(page: str) -> list[str]:
+    """List the functions and classes, with their modules, that a page of the reference shows."""
+    found = []
+    for module, text in re.findall(r"automodule:: (\S+)\n((?:(?!.. automodule).*\n)*)", page):
+        members = re.match(r" +:members: (.+)", text)
+        names = members[1].split(", ") if members else re.findall(r"autoclass:: (\w+)", text)
+        found += [f"{module}:{name}" for name in names]
+    return found
+
+
+LISTED = [where for page in sorted(PAGES.glob("*.md")) for where in listed(page.read_text("utf-8"))]
+NAMES_DEFAULT = re.compile(r"\b(default|unless|none|otherwise|likewise|ignored)\b", re.IGNORECASE)
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """Return what `Args:` says of each parameter of a function, or of a class's constructor.
 
     The protocol `Exchange` documents `push` and `pull` for every exchange.
     """
     protocol = vars(Exchange).get(thing.__name__) if "Exchange." in thing.__qualname__ else None
-    docs = (thing.__doc__, getattr(thing.__init__, "__doc__", ""), getattr(protocol, "__doc__", ""))
-    text = "\n".join(filter(None, docs))
-    _, _, args = text.partition("Args:")
-    names = set(re.findall(r"^\s+\*{0,2}(\w+)(?: \([^)]*\))?:", args, re.MULTILINE))
-    return [name for name in inspect.signature(thing).parameters if name not in {"self", *names}]
+    found: dict[str, str] = {}
+    for each in (thing, thing.__init__, protocol):
+        text = inspect.cleandoc(getattr(each, "__doc__", None) or "")
+        _, _, rest = text.partition("\nArgs:\n")
+        args = "\n".join(takewhile(lambda line: line[:1] in ("", " "), rest.splitlines()))
+        parts = re.split(r"^ {4}\*{0,2}(\w+)(?: \([^)]*\))?:", args, flags=re.MULTILINE)
+        found |= zip(parts[1::2], parts[2::2], strict=True)
+    return found
+
+
+def parameters(thing: Any) -> list[inspect.Parameter]:
+    """List the parameters of a function, or of a class's constructor, that a user gives."""
+    if getattr(thing, "_is_protocol", False):
+        return []
+    if isinstance(thing, type) and issubclass(thing, Exception) and "__init__" not in vars(thing):
+        return []
+    found = inspect.signature(thing).parameters.values()
+    return [each for each in found if each.name != "self"]
+
+
+def undocumented(thing: Any) -> list[str]:
+    """List the parameters that `Args:` leaves out, or whose default it does not say."""
+    args = documented(thing)
+    return [
+        each.name
+        for each in parameters(thing)
+        if each.name not in args
+        or (each.default is not each.empty and not NAMES_DEFAULT.search(args[each.name]))
+    ]
+
+
+def with_methods(thing: Any) -> list[Any]:
+    """Return a function, or a class with its public methods."""
+    found = vars(thing).items() if isinstance(thing, type) else ()
+    kinds = (FunctionType, classmethod, staticmethod)
+    public = [name for name, each in found if isinstance(each, kinds) and name[0] != "_"]
+    return [thing, *(getattr(thing, name) for name in public)]
 
 
 def untyped(function: Any) -> list[str]:
@@ -65,38 +105,52 @@ def untyped(function: Any) -> list[str]:
 
 
 def test_undocumented_parameters_are_found():
-    def documented(x: int, *, y_s: float = 0.0, **more: int) -> None:
+    def whole(x: int, *, y_s: float = 0.0, **more: int) -> None:
         """Do it.
 
         Args:
             x: How often.
-            y_s (float): How long to wait, in seconds.
+
+            y_s (float): How long to wait, in seconds. By default not at all,
+                so x: no parameter.
             **more: Anything else.
         """
 
-    def half(x: int, y: int) -> None:
+    def half(x: int, y: int, z: int = 3, message: str = "") -> None:
         """Do it `y` times.
 
         Args:
             x: How often.
+            z: How far.
+
+        Raises:
+            message: None by default.
+            y: Not here.
         """
 
-    assert undocumented(documented) == []
-    assert undocumented(half) == ["y"]
+    assert undocumented(whole) == []
+    assert undocumented(half) == ["y", "z", "message"]
 
 
-@pytest.mark.parametrize("name", [*sorted({*CLASSES} - {*PROTOCOLS}), *FUNCTIONS, *METHODS])
+@pytest.mark.parametrize("name", [*CLASSES, *ERRORS, *FUNCTIONS, *METHODS])
 def test_every_parameter_of_a_public_name_is_documented(name):
     missing = undocumented(attrgetter(name)(edgemerge))
-    assert not missing, f"edgemerge.{name} does not say what {missing} mean: add them to `Args:`"
+    assert not missing, f"edgemerge.{name} does not say what {missing} mean, or their defaults"
+
+
+def test_classes_are_found_however_a_page_of_the_reference_lists_them():
+    assert {"edgemerge.sklearn:OSELMDetector", "edgemerge.river:PromisedFilter"} < set(LISTED)
+    assert {"edgemerge.bulk:part_of", "edgemerge.exchange.mqtt:MqttExchange"} < set(LISTED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", LISTED)
 def test_every_parameter_on_the_reference_pages_is_documented(where):
     module, _, name = where.partition(":")
-    missing = undocumented(getattr(pytest.importorskip(module), name))
-    assert not missing, f"{where} does not say what {missing} mean: add them to `Args:`"
+    things = with_methods(getattr(pytest.importorskip(module), name))
+    missing = {thing.__qualname__: undocumented(thing) for thing in things}
+    missing = {thing: names for thing, names in missing.items() if names}
+    assert not missing, f"{module} does not say what these mean, or their defaults: {missing}"
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, *METHODS])

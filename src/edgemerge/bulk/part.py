@@ -65,12 +65,22 @@ class Part:
 
     @classmethod
     def nothing(cls, projection: Projection) -> Self:
-        """Return the part that adds nothing."""
+        """Return the part that adds nothing.
+
+        Args:
+            projection: The projection of the parts that it is added to.
+        """
         return cls(Stats.empty(projection), 0)
 
     @classmethod
     def without(cls, projection: Projection, chunk: object, reason: str) -> Self:
-        """Return the part of a chunk that is skipped as a whole."""
+        """Return the part of a chunk that is skipped as a whole.
+
+        Args:
+            projection: The projection of the parts that it is added to.
+            chunk: The chunk; its name is its text.
+            reason: Why it is skipped, such as the words of an error.
+        """
         return cls(Stats.empty(projection), 0, refused=((str(chunk), reason),))
 
 

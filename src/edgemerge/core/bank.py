@@ -507,7 +507,7 @@ class Bank:
 
         Args:
             fresh: The samples on the grid, (k, n).
-            H: Their hidden values, (k, N), if they are known.
+            H: Their hidden values, (k, N), if they are known; None by default.
         """
         rows = np.vstack([self.waiting, fresh]) if len(self.waiting) else fresh
         self.patterns.must_fit(rows)

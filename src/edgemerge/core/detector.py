@@ -613,7 +613,8 @@ class Seen:
         score: How unusual the sample is; 1 is typical, 4 means four times the usual squared error.
         pattern: The pattern that it belongs to; None if the bank has no pattern yet.
         errors: What a detector computed on the way, for `learn`; None if it must look again.
-        version: What the detector had learnt then; `errors` are valid while that is the same.
+        version: What the detector had learnt then; `errors` are valid while that is the same. None
+            (the default): never.
 
     >>> Detector(Projection(n_inputs=2, n_hidden=3)).look([0.1, 0.2]).score  # nothing learnt yet
     1.0

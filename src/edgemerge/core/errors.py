@@ -35,6 +35,10 @@ class StaleError(RejectedError):
     """A revision is not newer than the known one, which is in `newest`.
 
     If a device gets this error for a new revision, it runs on an old copy of its state.
+
+    Args:
+        message: What was found, what was expected, and what to do.
+        newest: The revision that is known; a new one must be above it.
     """
 
     def __init__(self, message: str, newest: int) -> None:
@@ -48,7 +52,12 @@ class StaleError(RejectedError):
 
 
 class UnavailableError(EdgemergeError, ConnectionError):
-    """The server or peer is unreachable or busy; retry after `retry_s` seconds."""
+    """The server or peer is unreachable or busy; retry after `retry_s` seconds.
+
+    Args:
+        message: What was found, what was expected, and what to do.
+        retry_s: The delay that the server asked for, in seconds; None (the default): it named none.
+    """
 
     def __init__(self, message: str, retry_s: float | None = None) -> None:
         """Keep the delay that the server asked for, if it did."""

@@ -74,7 +74,11 @@ class FaultOrigin(NamedTuple):
 
     @classmethod
     def of(cls, contribution: Contribution) -> FaultOrigin:
-        """Return the origin of a contribution."""
+        """Return the origin of a contribution.
+
+        Args:
+            contribution: A fault that a device named, with its revision.
+        """
         return cls(*contribution.key, contribution.revision, contribution.first)
 
     @property
@@ -153,7 +157,8 @@ class Likeness(NamedTuple):
         first: When, in Unix seconds, or None.
         ratio: The mean loss of the pattern's data under the fault's readout, as a multiple of what
             is usual for these data; 1 is the same.
-        shift: How far their means are apart, where the ratio does not show it; 0 is the same.
+        shift: How far their means are apart, where the ratio does not show it; 0 (the default) is
+            the same.
     """
 
     name: str
@@ -238,7 +243,7 @@ class Faults:
 
     Args:
         projection: What all devices share.
-        known: The faults, the largest first.
+        known: The faults, the largest first; none by default.
 
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity")
     >>> line = Stats.of(shared, [[k / 50, k / 50] for k in range(-50, 50)])
@@ -350,7 +355,8 @@ class Faults:
         """Solve the readouts now, such as in a background thread; return itself.
 
         Args:
-            checkpoint: Called between two of them; it may pause the work, or raise to end it.
+            checkpoint: Called between two of them; it may pause the work, or raise to end it. By
+                default it does nothing.
         """
         for fault in self.known:
             checkpoint()

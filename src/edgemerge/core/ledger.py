@@ -164,10 +164,11 @@ class Selection:
         incarnation: Leave out the receiver's own contributions of this incarnation only: what it
             saw in earlier ones comes back to it. None leaves out all of them.
         devices: Only contributions of these devices; None: of all, (): of none.
-        without: No contributions of these devices.
+        without: No contributions of these devices; none by default.
         pattern: Only contributions of this pattern; None: of all patterns.
         largest: Only so many, those with most samples; None: no limit.
-        rule: A function that chooses from a list of contributions, applied before `largest`.
+        rule: A function that chooses from a list of contributions, applied before `largest`; None
+            (the default) keeps all.
 
     Raises:
         SettingError: `largest` is below 1.
@@ -294,8 +295,8 @@ def freshest(k: int, *, age: Mapping[Key, float] | None = None) -> Selection:
 
     Args:
         k: How many, at least 1.
-        age: Age of each contribution by key, in any unit; those without one count as oldest.
-            Without `age` the highest incarnation and revision come first.
+        age: Age of each contribution by key, in any unit; those without one count as oldest. With
+            None (the default) the highest incarnation and revision come first.
 
     Raises:
         SettingError: `k` is below 1.
@@ -512,7 +513,7 @@ class Ledger:
 
         Args:
             selection: Which contributions; None: all. The other arguments restrict it further.
-            without: One device, or several, to leave out.
+            without: One device, or several, to leave out; none by default.
             devices: One device, or several, to sum up; None: all.
             pattern: The pattern to sum up; None: all.
 
@@ -613,7 +614,7 @@ class Merged:
 
     Args:
         projection: What all devices share.
-        parts: The sums with their origins: none, one, or one for each pattern.
+        parts: The sums with their origins: none (the default), one, or one for each pattern.
 
     >>> shared = Projection(n_inputs=2, n_hidden=3)
     >>> share = Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1)

@@ -566,8 +566,9 @@ class Threshold:
         Args:
             limit: A fixed limit, above 0. The default is 4, four times the usual squared error.
             quantile: The limit is this quantile of the window, from 0.5 to below 1; use it where
-                normal values have a long tail.
-            sigmas: The limit is the mean of the window plus so many standard deviations.
+                normal values have a long tail. None by default.
+            sigmas: The limit is the mean of the window plus so many standard deviations; None by
+                default.
             window: How many recent values are kept for `quantile` or `sigmas`, 500 unless given.
             votes: (k, n): raise the alarm when at least k of the last n values are above the
                 limit. (1, 1) unless given; more suppresses single outliers.

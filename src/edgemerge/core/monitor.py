@@ -269,10 +269,10 @@ class Monitor:
             learner: A `Detector` or a `Bank`; from now on only the monitor gives it samples.
             learn: "normal" (the default) learns nothing in an episode. "always" learns every
                 sample at once, so a fault that lasts becomes normal. "off" learns nothing.
-            limit: A fixed limit for the alarm level. If neither this nor `false_alarms` is given,
-                it is 4, or up to 6 where samples of commissioning that were held out ask for it.
+            limit: A fixed limit for the alarm level. By default, and without `false_alarms`, it is
+                4, or up to 6 where samples of commissioning that were held out ask for it.
             false_alarms: A promise instead of a limit: "1 per week", "2 per 10000 samples", or
-                episodes per sample.
+                episodes per sample; none by default.
             votes: (k, n): an episode begins when k of the last n scores are above the limit, and
                 ends after n in a row that are not; (3, 5) unless given.
             commissioning: When watching begins: after this many samples, after a time such as
@@ -901,7 +901,8 @@ class Monitor:
                 "dismiss" hides it; "undo" makes it unreviewed again, to the last bit, under the
                 name that it had.
             name: What to call the fault. If another pattern is the same fault, this one gets a
-                number besides, such as "bearing (2)", and its alarms say "bearing" too.
+                number besides, such as "bearing (2)", and its alarms say "bearing" too. Only a
+                fault has one; "" by default.
 
         Raises:
             UnknownError: There is no such pattern.

@@ -45,7 +45,7 @@ class Event:
             for long. "joined": `other` was added to it. "retired": removed to make room.
         pattern: The name of the pattern.
         at: When, counted in samples that the bank has seen.
-        other: The second pattern of a split or a join; else "".
+        other: The second pattern of a split or a join; otherwise "".
     """
 
     kind: EventKind

@@ -73,7 +73,11 @@ class Profile:
 
     @classmethod
     def of(cls, stats: Stats | Profile) -> Profile:
-        """Return the profile of sums, or the argument if it is a profile."""
+        """Return the profile of sums, or the argument if it is a profile.
+
+        Args:
+            stats: Sums that determine a readout, or a profile.
+        """
         if isinstance(stats, Profile):
             return stats
         readout = stats.solve()

@@ -376,7 +376,8 @@ class Stats:
         Args:
             projection: The projection of all parts.
             parts: The sums to add; there may be none.
-            n_outputs: The number of outputs, if the target is not the sample itself.
+            n_outputs: The number of outputs, if the target is not the sample itself; None (the
+                default): as many as inputs.
         """
         whole = cls.empty(projection, n_outputs)
         sums, rest = whole.sums(), iter(parts)

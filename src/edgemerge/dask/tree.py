@@ -63,7 +63,7 @@ def summed_up(
         stall_timeout_s: If no chunk is done for so long, in seconds, restart the workers that are
             busy; 600 by default. Raise it if a chunk takes longer.
         advance: Called with each chunk that is done, to show progress; None (the default): nothing.
-        patience_s: Former name of `stall_timeout_s`.
+        patience_s: Former name of `stall_timeout_s`; None by default.
 
     Raises:
         SampleError: A chunk is bad, and `bad_chunks` is "error".

@@ -66,7 +66,8 @@ class FolderExchange:
     Args:
         path: The folder. It must exist when it is used: a stick may be plugged in later.
         projection: What all devices share.
-        timeout_s: How long a push waits for another process that writes, in seconds.
+        timeout_s: How long a push waits for another process that writes, in seconds; 10 unless
+            given. Raise it where many devices share a slow disk.
 
     >>> from tempfile import mkdtemp
     >>> from edgemerge import Stats

@@ -411,18 +411,20 @@ class MqttExchange:
 
     Args:
         host: Name or address of the broker.
-        port: Usually 1883, or 8883 with TLS.
+        port: 1883 unless given; with TLS it is usually 8883.
         fleet: Name of the fleet, part of the topics.
         projection: What all devices share.
-        prefix: First level, or levels, of the topics.
+        prefix: First level, or levels, of the topics; "edgemerge" unless given.
         username: To log in with; None: without logging in.
-        password_file: File with the password on one line.
-        ca_file: Certificates to trust, in PEM, instead of the system's; implies TLS.
-        tls: Connect with TLS and the system's certificates.
-        timeout_s: For connecting and for each answer, in seconds; raise it on slow links.
-        settle_s: How long the broker may take between two retained messages, in seconds. Raise it
-            if a pull misses contributions.
-        version: 5, or 4 for MQTT 3.1.1, which carries no signatures.
+        password_file: File with the password on one line; None (the default): no password.
+        ca_file: Certificates to trust, in PEM, instead of the system's; implies TLS. None by
+            default.
+        tls: Connect with TLS and the system's certificates; False by default.
+        timeout_s: For connecting and for each answer, in seconds; 10 unless given. Raise it on slow
+            links.
+        settle_s: How long the broker may take between two retained messages, in seconds; 0.2 unless
+            given. Raise it if a pull misses contributions.
+        version: 5 (the default), or 4 for MQTT 3.1.1, which carries no signatures.
         key_file: File of this device's key, made at first use; None: contributions are not signed.
         known_keys_file: File to remember the keys of other devices in; None: only in memory.
     """

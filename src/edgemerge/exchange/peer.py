@@ -249,11 +249,13 @@ class PeerExchange:
         projection: What all devices share.
         listen: Host and port to listen on; port 0: any free one. The default serves this machine
             only: name an address of the network for peers on others.
-        peers: Addresses of the other devices, such as "https://10.0.0.3:7070"; `meet` adds more.
-        token: The secret that all peers share. Give it, or `token_file`.
-        token_file: File with the token on one line.
-        timeout_s: How long to wait for each answer of a peer, in seconds.
-        insecure: Whether plain http is allowed beyond this machine.
+        peers: Addresses of the other devices, such as "https://10.0.0.3:7070"; none by default.
+            `meet` adds more.
+        token: The secret that all peers share. Give it, or `token_file`; None by default.
+        token_file: File with the token on one line; None by default.
+        timeout_s: How long to wait for each answer of a peer, in seconds; 10 unless given. Raise it
+            on slow links.
+        insecure: Whether plain http is allowed beyond this machine; False by default.
         tls: Whether to serve https, which needs the extra `tls`; None: if `listen` is beyond this
             machine, unless `insecure` is set.
         key_file: File of this device's key, made at first use; None: contributions are not signed.

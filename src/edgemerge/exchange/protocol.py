@@ -48,7 +48,7 @@ class Exchange(Protocol):
 
         Args:
             selection: Which contributions; name yourself as `receiver` to leave out your own.
-            grouped: One sum for each pattern (for a `Bank`) instead of one in all.
+            grouped: One sum for each pattern (for a `Bank`) instead of one in all (the default).
         """
         ...
 

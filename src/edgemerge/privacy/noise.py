@@ -202,11 +202,11 @@ class Blocks:
     """One number for each block of the sums, in their order; 0 for one that is not released.
 
     Args:
-        U: Of U.
-        V: Of V.
-        C: Of C.
-        S: Of ΣS.
-        count: Of the count.
+        U: Of U, 0 by default.
+        V: Of V, 0 by default.
+        C: Of C, 0 by default.
+        S: Of ΣS, 0 by default.
+        count: Of the count, 0 by default.
     """
 
     U: float = 0.0
@@ -347,8 +347,8 @@ class Noise:
         projection: What all devices share.
         scales: The scale a of each block, 0 for one that is not released.
         multiplier: The noise multiplier z of the sum, from `Budget.spend`.
-        least: The devices whose noise is in every total that is opened, at least. Devices that
-            work together with a reader do not count: they know their own noise.
+        least: The devices whose noise is in every total that is opened, at least; 1 by default.
+            Devices that work together with a reader do not count: they know their own noise.
 
     >>> shared = Projection(n_inputs=3, n_hidden=16)
     >>> devices = np.random.default_rng(7).normal(0.3, 0.05, (4, 1000, 3))

@@ -670,7 +670,7 @@ def form_of(data: bytes, *, limit: int = MAX_BYTES, projection: Projection | Non
     Args:
         data: The bytes of the value.
         limit: The most bytes to accept, 64 MiB by default.
-        projection: A projection that exists already; see `decode`.
+        projection: A projection that exists already, as for `decode`; None by default.
     """
     return decode_with_form(data, limit=limit, projection=projection)[1]
 
