@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Contribution,
         Ledger,
         Merged,
+        MergedPart,
         Selection,
         everyone,
         fitting,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from edgemerge.exchange.http import HttpExchange
     from edgemerge.exchange.mqtt import MqttExchange as MqttExchange
     from edgemerge.exchange.peer import PeerExchange
-    from edgemerge.exchange.protocol import MemoryExchange
+    from edgemerge.exchange.protocol import Exchange, MemoryExchange
     from edgemerge.files import load, save
     from edgemerge.wire.admission import admit
     from edgemerge.wire.codec import decode, encode
@@ -68,6 +69,7 @@ __all__ = [
     "DeniedError",
     "Detector",
     "EdgemergeError",
+    "Exchange",
     "Faults",
     "FolderExchange",
     "FormatError",
@@ -77,6 +79,7 @@ __all__ = [
     "Ledger",
     "MemoryExchange",
     "Merged",
+    "MergedPart",
     "MismatchError",
     "Monitor",
     "PeerExchange",
@@ -134,6 +137,7 @@ _NAMES = {
         "Contribution",
         "Ledger",
         "Merged",
+        "MergedPart",
         "Selection",
         "everyone",
         "fitting",
@@ -149,7 +153,7 @@ _NAMES = {
     "core.limit": ("Threshold",),
     "exchange.folder": ("FolderExchange",),
     "exchange.http": ("HttpExchange",),
-    "exchange.protocol": ("MemoryExchange",),
+    "exchange.protocol": ("Exchange", "MemoryExchange"),
     "exchange.mqtt": ("MqttExchange",),
     "exchange.peer": ("PeerExchange",),
     "files": ("load", "save"),

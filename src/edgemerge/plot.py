@@ -26,6 +26,8 @@ from edgemerge.core.errors import SampleError
 from edgemerge.core.monitor import Episode
 from edgemerge.core.stats import MOVED
 
+__all__ = ["before_after", "explanation", "scores"]
+
 Array = NDArray[np.float64]
 
 INK, FAINT, GRID = "#333333", "#8C8C8C", "#E3E3E3"

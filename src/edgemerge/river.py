@@ -22,6 +22,8 @@ from edgemerge.core.limit import Calibration, must_be_rate
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats
 
+__all__ = ["OSELMDetector", "PromisedFilter"]
+
 Array = NDArray[np.float64]
 Features = dict[Any, Any]
 

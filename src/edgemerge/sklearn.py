@@ -46,6 +46,14 @@ from edgemerge.core.patterns import inliers, upper_quantile
 from edgemerge.core.projection import MIN_ROWS, Activation, Projection, as_int
 from edgemerge.core.stats import Stats
 
+__all__ = [
+    "OSELMClassifier",
+    "OSELMDetector",
+    "OSELMRegressor",
+    "SpectrumFeatures",
+    "WindowFeatures",
+]
+
 Array = NDArray[np.float64]
 RangeEnd = float | ArrayLike | None  # of a range; None leaves it to the first rows
 Weights = ArrayLike | None

@@ -144,6 +144,14 @@ def test_classes_are_found_however_a_page_of_the_reference_lists_them():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["sklearn", "river", "plot", "bulk", "dask"])
+def test_a_module_of_the_reference_exports_what_its_page_lists(name):
+    module = f"edgemerge.{name}"
+    names = {where.partition(":")[2] for where in LISTED if where.startswith(f"{module}:")}
+    assert set(pytest.importorskip(module).__all__) == names
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("where", LISTED)
 def test_every_parameter_on_the_reference_pages_is_documented(where):
     module, _, name = where.partition(":")

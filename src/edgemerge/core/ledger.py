@@ -575,6 +575,13 @@ class MergedPart:
     Args:
         stats: The sum.
         origins: The contributions in it, in the order of their keys.
+
+    >>> shared = Projection(n_inputs=2, n_hidden=3)
+    >>> seen = Stats.of(shared, [[0.1, 0.2]])
+    >>> pumps = [Contribution(f"pump-{i}", seen, revision=1) for i in (3, 1)]
+    >>> part = MergedPart.of(pumps, shared)
+    >>> part.devices, part.stats == seen + seen
+    (['pump-1', 'pump-3'], True)
     """
 
     stats: Stats

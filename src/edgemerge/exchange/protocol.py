@@ -29,6 +29,24 @@ class Exchange(Protocol):
 
     Both methods raise `UnavailableError` when the other side cannot be reached now, and
     `DeniedError` when it refuses access. Nothing has changed then: call again later.
+
+    To change what an exchange does, wrap it: any class with these two methods is one.
+
+    >>> from edgemerge import Stats
+    >>> class Counted:
+    ...     def __init__(self, exchange):
+    ...         self.exchange, self.pushes = exchange, 0
+    ...     def push(self, contribution):
+    ...         self.pushes += 1
+    ...         return self.exchange.push(contribution)
+    ...     def pull(self, selection, *, grouped=False):
+    ...         return self.exchange.pull(selection, grouped=grouped)
+    >>> shared = Projection(n_inputs=2, n_hidden=3)
+    >>> exchange: Exchange = Counted(MemoryExchange(shared))
+    >>> exchange.push(Contribution("pump-3", Stats.of(shared, [[0.1, 0.2]]), revision=1))
+    True
+    >>> exchange.pull(Selection(receiver="pump-4")), exchange.pushes
+    (Merged(1 parts of 1 contributions, 1 samples), 1)
     """
 
     def push(self, contribution: Contribution) -> bool:
