@@ -13,7 +13,15 @@ from edgemerge.core.errors import FormatError, SettingError
 from edgemerge.core.ledger import Contribution, Ledger
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
-from edgemerge.files import load, lock_file, read_secret, read_token, save, write_atomically
+from edgemerge.files import (
+    file_stamp,
+    load,
+    lock_file,
+    read_secret,
+    read_token,
+    save,
+    write_atomically,
+)
 from edgemerge.wire.codec import pack, pack_payload, unpack, unpack_payload
 from edgemerge.wire.state import from_bytes, to_bytes
 
@@ -194,6 +202,19 @@ def test_folders_are_created_and_syncing_is_skipped_only_if_asked(tmp_path, monk
     monkeypatch.setattr(os, "fsync", lambda _handle: pytest.fail("synced"))
     write_atomically(b"x", path, parents=True, sync=False)
     assert [path.read_bytes(), *path.parent.iterdir()] == [b"x", path]
+
+
+def test_the_stamp_of_a_file_changes_when_it_is_written_anew(tmp_path):
+    file = tmp_path / "key"
+    assert file_stamp(file) is None
+    write_atomically(b"one", file)
+    before, written = file_stamp(file), file.stat().st_mtime_ns
+    os.utime(file, ns=(0, written))
+    assert file_stamp(file) == before
+    write_atomically(b"two", file)
+    os.utime(file, ns=(0, written))  # a clock that is coarse, or was set back
+    assert file_stamp(file) not in (None, before)
+    assert file_stamp(file / "below") == (0, 0, 0)  # not None: there may be a file
 
 
 def test_a_lock_is_for_one_process_and_ends_with_its_descriptor(tmp_path):

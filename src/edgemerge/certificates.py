@@ -19,7 +19,7 @@ from socket import gethostname
 from tempfile import TemporaryDirectory
 
 from edgemerge.core.errors import SettingError, install_command
-from edgemerge.files import write_atomically
+from edgemerge.files import file_stamp, write_atomically
 
 VALID_DAYS = 3650
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -187,20 +187,11 @@ class ServerCertificate:
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
         paths = [self.cert, *([self.key] if self.key else []), next_file(self.cert)]
-        return [*map(_stamp, paths)]
+        return [*map(file_stamp, paths)]
 
     def _read_next(self) -> str | None:
         path = next_file(self.cert)
         return read_fingerprint(path) if self.is_own and path.exists() else None
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written again; None if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def next_file(path: Path) -> Path:

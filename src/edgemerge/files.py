@@ -137,6 +137,20 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def file_stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written anew; None if there is none.
+
+    It is zeros where the system does not say: then reading the file raises the reason.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def lock_file(handle: int, timeout_s: float = 0.0) -> bool:
     """Lock an open file (on POSIX systems also a folder) against other processes.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 
 from edgemerge.core.errors import FormatError, RejectedError, SettingError
-from edgemerge.files import read_secret, write_atomically
+from edgemerge.files import file_stamp, read_secret, write_atomically
 
 KEY_FILE, KNOWN_KEYS_FILE = "device.key", "known-keys.json"  # in the state folder of an agent
 MAX_KNOWN = 10_000  # names whose key is remembered
@@ -124,7 +124,7 @@ class KnownKeys:
     def __init__(self, path: Path | None = None, most: int = MAX_KNOWN) -> None:
         """Read nothing yet."""
         self._path, self._most, self._lock = path, most, Lock()
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
         self._keys: dict[str, str] = {}
 
     def all(self) -> dict[str, str]:
@@ -193,7 +193,7 @@ class KnownKeys:
             text = json.dumps(keys, indent=1, sort_keys=True, ensure_ascii=False)
             try:
                 write_atomically(f"{text}\n".encode(), self._path)
-                self._stamp = _stamp(self._path)
+                self._stamp = file_stamp(self._path)
             except OSError as error:  # such as a full disk: it holds until a restart
                 values = {"device": device, "why": error.strerror}
                 logger.warning("a device's key was not written", extra={"values": values})
@@ -201,18 +201,10 @@ class KnownKeys:
 
     def _refresh(self) -> None:
         """Read the file again if it has changed."""
-        if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
+        if self._path is None or (stamp := file_stamp(self._path)) == self._stamp:
             return
         found = {} if stamp is None else _read_keys(self._path)
         self._keys, self._stamp = found, stamp
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino
 
 
 def _read_keys(path: Path) -> dict[str, str]:

@@ -97,6 +97,22 @@ def test_a_damaged_file_accepts_nobody(tmp_path, text):
     assert (tmp_path / "known").read_text() == text
 
 
+def test_keys_that_cannot_be_read_now_accept_nobody_and_are_not_forgotten(tmp_path):
+    folder, first, second = tmp_path / "state", SigningKey(b"1" * 32), SigningKey(b"2" * 32)
+    folder.mkdir()
+    known = KnownKeys(folder / "known-keys.json")
+    known.check("a", DATA, first.sign(DATA))
+    folder.rename(tmp_path / "away")
+    folder.touch()  # a file: what lies below it cannot be looked at
+    for reader in (known, KnownKeys(folder / "known-keys.json")):
+        with pytest.raises(FormatError, match=r"found no known keys in .*restore it"):
+            reader.check("a", DATA, second.sign(DATA))
+    folder.unlink()
+    (tmp_path / "away").rename(folder)
+    with pytest.raises(OtherSenderError):
+        known.check("a", DATA, second.sign(DATA))
+
+
 def test_a_disk_that_is_full_stops_nothing(tmp_path, caplog):
     known, key = KnownKeys(tmp_path / "gone" / "known"), SigningKey(bytes(32))
     known.check("a", DATA, key.sign(DATA))

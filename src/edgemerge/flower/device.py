@@ -34,7 +34,7 @@ from edgemerge.core.ledger import Contribution, Merged
 from edgemerge.core.projection import Projection
 from edgemerge.core.stats import Stats
 from edgemerge.exchange.folder import folder_lock
-from edgemerge.files import MAX_FILE_BYTES, load, save, write_atomically
+from edgemerge.files import MAX_FILE_BYTES, file_stamp, load, save, write_atomically
 from edgemerge.flower.config import NodeConfig
 from edgemerge.flower.fields import Fields
 from edgemerge.privacy.gate import Decision, Gate, PatternSamples, min_fresh_samples
@@ -290,13 +290,13 @@ def adopt_into_file(path: Path, merged: Merged) -> bool:
     If another program writes the file meanwhile, start again from what it wrote.
     """
     for _ in range(MAX_TRIES):
-        before = _file_version(path)
+        before = file_stamp(path)
         found = load(path)
         if not isinstance(found, Detector | Bank):
             return False
         found.adopt(merged)
         data = to_bytes(found)
-        if _file_version(path) == before:
+        if file_stamp(path) == before:
             write_atomically(data, path)
             return True
     raise UnavailableError(
@@ -350,11 +350,6 @@ def _refuse_agent_state(path: Path) -> None:
                 f"{path} is the state of an agent, which no other program may change: let the "
                 "agent share, or name a file that `edgemerge learn` made"
             )
-
-
-def _file_version(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def contribute(

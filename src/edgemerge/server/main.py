@@ -38,7 +38,7 @@ from edgemerge.certificates import ServerCertificate, split_token
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
-from edgemerge.files import read_secret, write_atomically
+from edgemerge.files import file_stamp, read_secret, write_atomically
 from edgemerge.server import api
 from edgemerge.server.auth import (
     TOKEN_CACHE_S,
@@ -510,7 +510,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._service, self._token_file = service, token_file
         self._following: asyncio.Future[None] | None = None
-        self._token_stat = _file_stat(token_file)
+        self._token_stamp = file_stamp(token_file) if token_file else None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -536,8 +536,9 @@ class Server(uvicorn.Server):
             self._service.bound_audit_log()
         except (EdgemergeError, OSError) as error:
             log.warning("could not check the audit log", extra={"values": {"why": error}})
-        before, self._token_stat = self._token_stat, _file_stat(self._token_file)
-        if self._token_stat not in (None, before):
+        before = self._token_stamp
+        self._token_stamp = file_stamp(self._token_file) if self._token_file else None
+        if self._token_stamp not in (None, before):
             try:
                 load_operator_token(self._service, self._token_file)
             except (EdgemergeError, OSError) as error:
@@ -635,15 +636,6 @@ def load_operator_token(service: Service, file: Path | None) -> None:
     plain = re.fullmatch(NAME_PATTERN, file.stem) and not file.name.endswith(TOKEN_FILE_SUFFIX)
     service.accounts.accept_from_file(token, file.stem if plain else "admin")
     mark_token_file(service, file)
-
-
-def _file_stat(file: Path | None) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written anew; None if there is none."""
-    try:
-        found = file.stat() if file else None
-    except OSError:
-        return None
-    return (found.st_ino, found.st_size, found.st_mtime_ns) if found else None
 
 
 def mark_token_file(service: Service, file: Path | None) -> None:
