@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from river import base
 
 from edgemerge.core import detector as core
-from edgemerge.core.errors import SettingError
+from edgemerge.core.errors import SettingError, must_be
 from edgemerge.core.limit import Calibration, must_be_rate
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.stats import Stats
@@ -160,7 +160,9 @@ class OSELMDetector(base.AnomalyDetector):
 
         Raises:
             MismatchError: Its settings are others; nothing is added then.
+            KindError: It is not a detector of this module.
         """
+        must_be(other, OSELMDetector, "merge detectors of River only")
         if other._detector is None:
             return
         features = _feature_union(self._features, other._features)

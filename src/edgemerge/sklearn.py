@@ -198,6 +198,7 @@ class OSELMDetector(OutlierMixin, BaseEstimator):
 
         Raises:
             MismatchError: Its projection or columns are others; nothing is added then.
+            KindError: It is an estimator of another class.
         """
         self._know(_merged_stats(OSELMDetector, self, other))
         if hasattr(other, "calibration_"):  # pickles of version 0.1 have none
@@ -335,6 +336,7 @@ class OSELMRegressor(RegressorMixin, BaseEstimator):
         Raises:
             MismatchError: Its projection, range of targets, or columns are others; nothing is added
                 then.
+            KindError: It is an estimator of another class.
         """
         _set_stats(self, _merged_stats(OSELMRegressor, self, other, "centre_", "scale_"))
         return self
@@ -434,6 +436,7 @@ class OSELMClassifier(ClassifierMixin, BaseEstimator):
 
         Raises:
             MismatchError: Its projection, classes, or columns are others; nothing is added then.
+            KindError: It is an estimator of another class.
         """
         _set_stats(self, _merged_stats(OSELMClassifier, self, other, "classes_"))
         return self

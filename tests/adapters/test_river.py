@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from river import anomaly, compose, preprocessing
 
 from edgemerge import river
-from edgemerge.core.errors import MismatchError, SampleError, SettingError
+from edgemerge.core.errors import KindError, MismatchError, SampleError, SettingError
 from edgemerge.core.stats import Stats
 from edgemerge.river import OSELMDetector, PromisedFilter
 from tests.adapters.cards import CreditCard
@@ -142,6 +142,14 @@ def test_a_value_that_is_no_number_is_refused_and_nothing_changes(bad):
 def test_other_settings_do_not_merge():
     with pytest.raises(MismatchError, match="every device must build the same Projection"):
         taught([{"a": 0.1}]).merge(taught([{"a": 0.1}], seed=1))
+
+
+def test_what_is_no_detector_of_river_does_not_merge():
+    detector = taught([{"a": 0.1}])
+    for other in (detector._detector, detector.stats, None):
+        words = f"found {type(other).__name__}, expected OSELMDetector: merge detectors of River"
+        with pytest.raises(KindError, match=words):
+            detector.merge(other)
 
 
 def test_more_features_than_weights_can_be_drawn_for_are_refused():
