@@ -206,8 +206,10 @@ def test_the_range_can_be_fixed_from_a_first_stretch_of_data():
     shared = Projection.of_data(X, n_hidden=4, margin=0.1)
     assert shared.low == (-1.0, 4.6, 6.0)
     assert shared.high == (11.0, 9.4, 8.0)
-    with pytest.raises(SampleError, match="at least one sample of finite numbers"):
+    with pytest.raises(SampleError, match="found nan at input 0 of row 0, expected a fin"):
         Projection.of_data([[np.nan]])
+    with pytest.raises(SampleError, match="one at least"):
+        Projection.of_data(np.empty((0, 3)))
 
 
 def test_wild_values_do_not_widen_a_range():

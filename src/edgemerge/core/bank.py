@@ -25,7 +25,7 @@ from edgemerge.core.patterns import (
     plan_adoption,
     plan_holds,
 )
-from edgemerge.core.projection import Projection, Samples, as_int, check_learning_settings
+from edgemerge.core.projection import Projection, Samples, as_int, learning_settings
 from edgemerge.core.stats import Stats, largest_by_name
 
 Array = NDArray[np.float64]
@@ -87,7 +87,7 @@ class Bank:
         max_patterns = as_int("max_patterns", max_patterns)
         if max_patterns < 1:
             raise SettingError(f"found max_patterns={max_patterns}, expected 1 or more")
-        check_learning_settings(ridge, forgetting, reject_above)
+        ridge, forgetting, reject_above = learning_settings(ridge, forgetting, reject_above)
         self.projection = projection
         self.max_patterns = max_patterns
         self.reject_above = None if reject_above is None else float(reject_above)

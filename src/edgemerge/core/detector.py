@@ -29,8 +29,8 @@ from edgemerge.core.projection import (
     Projection,
     Samples,
     aligned_empty,
-    check_learning_settings,
     is_plain,
+    learning_settings,
 )
 from edgemerge.core.readout import (
     NO_CEILING,
@@ -771,7 +771,7 @@ class Detector:
             SettingError: A setting is out of range.
         """
         must_be(projection, Projection, "build one that all devices share")
-        check_learning_settings(ridge, forgetting, reject_above)
+        ridge, forgetting, reject_above = learning_settings(ridge, forgetting, reject_above)
         self.projection = projection
         self.ridge, self.forgetting, self.reject_above = ridge, forgetting, reject_above
         self.rejected = 0

@@ -145,12 +145,74 @@ MIN_INPUT_RANGE = 1e-290  # a smaller range counts as a constant
 MAX_ABS_INPUT = 256.0  # in half-ranges: values further out are clipped to it
 
 
-def as_floats(X: Any, n_inputs: int) -> Array:
-    """Return samples as an array of floats, or raise SampleError."""
+FLOAT64 = np.dtype(np.float64)
+
+
+def as_floats(X: Any, what: int | str, names: Sequence[str] | None = None) -> Array:
+    """Return numbers as an array of floats, or raise SampleError with what to do instead.
+
+    `what` says what they are, such as "targets"; a number means a sample of so many inputs.
+    """
+    if type(X) is np.ndarray and X.dtype is FLOAT64:
+        return X
     try:
-        return np.asarray(X, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise SampleError(f"a sample must be {n_inputs} numbers: {error}") from error
+        values: NDArray[Any] = np.asarray(X)
+        if type(X) is list and values.dtype is FLOAT64:
+            return values
+        kind: str = values.dtype.kind
+        if kind not in NOT_NUMBERS and not _is_masked(X) and not (kind == "O" and not values.ndim):
+            return np.asarray(X if kind == "O" else values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    found, advice = _wrong_values(X, names)
+    must = (
+        f"a sample must be {what} numbers" if isinstance(what, int) else f"{what} must be numbers"
+    )
+    raise SampleError(f"found {found}, but {must}: {advice}")
+
+
+# kinds of NumPy's types that would lose something, and what to do instead
+NOT_NUMBERS = {
+    "c": ("complex numbers", "give real and imaginary part, or the absolute value"),
+    "m": ("durations", "divide by a unit, such as np.timedelta64(1, 's')"),
+    "M": ("dates", "give a number, such as the seconds since a start"),
+    "V": ("a structured array", "give a data frame of it, which has its names"),
+}
+
+
+ROWS_DIFFER = "rows of different lengths", "give every input in every row"
+
+
+def _is_masked(X: Any) -> bool:
+    return type(X) is not np.ndarray and isinstance(X, np.ndarray) and np.ma.is_masked(X)
+
+
+def _wrong_values(X: Any, names: Sequence[str] | None) -> tuple[str, str]:
+    """Return what is wrong with values that are not numbers, and what to do."""
+    if _is_masked(X):
+        return "masked values", "drop or repair such samples first"
+    found = ROWS_DIFFER
+    try:
+        kind: str = np.asarray(X).dtype.kind
+        values: NDArray[Any] = np.asarray(X, dtype=object)
+    except (TypeError, ValueError):
+        return found
+    if kind in NOT_NUMBERS:
+        return NOT_NUMBERS[kind]
+    if not values.ndim:
+        return f"{type(X).__name__}", "give an array, a list, a data frame, or a dict of names"
+    for place, value in np.ndenumerate(values):
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            break
+        try:
+            float(value)
+        except (TypeError, ValueError, OverflowError):
+            i = place[-1]
+            name = repr(names[i]) if names and len(names) == values.shape[-1] else str(i)
+            row = f" of row {place[0]}" if len(place) > 1 else ""
+            found = f"{value!r:.60} at input {name}{row}", "convert such values, or leave them out"
+            break
+    return found
 
 
 CACHE_LINE = 64  # bytes: loops over rows that start at one are up to twice as fast
@@ -230,7 +292,7 @@ class Grid:
         return np.asarray((X / self.step - self.shift) / self.gain)
 
     def _shaped(self, X: ArrayLike, ndim: int) -> Array:
-        values = as_floats(X, self.n)
+        values = as_floats(X, self.n, self.names)
         if values.ndim != ndim or values.shape[-1] != self.n:
             raise SampleError(
                 f"found samples of shape {values.shape}, expected ({self.n},) or (k, {self.n}): "
@@ -252,47 +314,68 @@ class Grid:
                 np.rint(part, out=part)
                 # one test for NaN, infinity and far values
                 if not np.vdot(part, part) < self.far**2:
-                    self._refuse_unless_finite(values)
+                    must_be_finite(values, self.names)
                     np.clip(part, -self.far, self.far, out=part)
                 part *= self.step
         return steps.reshape(values.shape)
 
-    def _refuse_unless_finite(self, values: Array) -> None:
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad):
-            where = tuple(int(i) for i in bad[0])
-            name = where[-1] if self.names is None else repr(self.names[where[-1]])
-            raise SampleError(
-                f"found {values[where]} at input {name}"
-                + (f" of row {where[0]}" if values.ndim == 2 else "")
-                + ", expected a finite number: drop or repair such samples first"
-            )
+
+LISTS: frozenset[type] = frozenset((list, tuple))
+NUMBERS: frozenset[type] = frozenset((float, int, bool, np.float64, np.float32))
+WITHOUT_NAMES = NUMBERS | LISTS | {np.ndarray}  # numbers, and rows of them
+
+
+def _has_named_rows(X: list[Any] | tuple[Any, ...]) -> bool:
+    """Return whether an entry of a list has names, as dicts do."""
+    if not X or type(X[0]) in NUMBERS:  # one sample
+        return False
+    return not WITHOUT_NAMES.issuperset(map(type, X)) and any(
+        _labels_of(row) is not None for row in X
+    )
+
+
+def _labels_of(X: Any) -> tuple[Any, ...] | None:
+    """Return the labels that one sample or a table has; None if they are no names."""
+    if isinstance(X, Mapping):
+        return tuple(X)
+    labels = getattr(X, "_fields", None) if isinstance(X, tuple) else None  # of a named tuple
+    for attribute in ("column_names", "columns", "index"):  # Arrow's columns are their values
+        labels = getattr(X, attribute, None) if labels is None else labels
+    if labels is None or callable(labels):  # lists and tuples have a method `index`
+        return None
+    labels = tuple(labels)
+    words = (word for name in labels for word in (name if isinstance(name, tuple) else (name,)))
+    return labels if any(isinstance(word, str) for word in words) else None
 
 
 def names_of(X: Samples) -> tuple[str, ...] | None:
     """Return the names that samples carry, in their order, or None if they carry none.
 
-    Names are the keys of a mapping, the columns of a data frame and the index of a series. Labels
-    count as names if at least one of them is text, so a frame with columns 0, 1, ... has none.
+    Names are the keys of a mapping, the fields of a named tuple, the columns of a data frame or of
+    an Arrow table, and the index of a series; of a list of such samples those of the first one that
+    has some. Labels count as names if at least one of them is text, or a tuple with some in it, so
+    a frame with columns 0, 1, ... has none.
     """
-    if isinstance(X, Mapping):
-        return tuple(map(str, X))
-    labels = getattr(X, "columns", getattr(X, "index", None))
-    if labels is None or callable(labels):  # lists and tuples have a method `index`
-        return None
-    labels = tuple(labels)
-    return tuple(map(str, labels)) if any(isinstance(name, str) for name in labels) else None
+    rows: Any = X if type(X) in LISTS else (X,)
+    labels = next(filter(None, map(_labels_of, rows)), None)
+    return None if labels is None else tuple(map(str, labels))
 
 
-def match_names(X: Samples, names: Sequence[str] | None) -> ArrayLike:
+def match_names(X: Samples, names: Sequence[str] | None) -> Any:
     """Return samples with their values in the order of `names`; without names, as they come.
 
     Raises:
         SampleError: If the samples carry names and one is missing, unknown or there twice.
     """
-    found = None if type(X) is np.ndarray else names_of(X)
-    if found is None or (names is None and not isinstance(X, Mapping)):
-        return cast(ArrayLike, X)
+    if type(X) is np.ndarray:
+        return X
+    given = cast(Any, X)
+    if type(X) in LISTS:
+        return [match_names(row, names) for row in given] if _has_named_rows(given) else given
+    labels = _labels_of(X)
+    if labels is None or (names is None and not isinstance(X, Mapping)):
+        return given
+    found = tuple(map(str, labels))
     if names is None:
         raise SampleError(
             f"found a sample with the names {_quoted(found)}, but this projection has none: "
@@ -300,23 +383,41 @@ def match_names(X: Samples, names: Sequence[str] | None) -> ArrayLike:
         )
     if len(found) != len(names) or set(found) != set(names):
         _refuse_names(found, names)
-    if isinstance(X, Mapping):
-        values = dict(zip(found, X.values(), strict=True))
-        return as_floats([values[name] for name in names], len(names)).T  # a number or column each
-    frame: Any = X
-    labels = dict(zip(found, getattr(frame, "columns", frame.index), strict=True))
-    return X if found == tuple(names) else cast(ArrayLike, frame[[labels[n] for n in names]])
+    if isinstance(X, Mapping | tuple):
+        values = dict(zip(found, X.values() if isinstance(X, Mapping) else given, strict=True))
+        return _from_columns([values[name] for name in names], names)
+    if found == tuple(names):
+        return given
+    by_name = dict(zip(found, labels, strict=True))
+    chosen = [by_name[name] for name in names]
+    return given.select(chosen) if hasattr(given, "column_names") else given[chosen]
+
+
+def _from_columns(columns: list[Any], names: Sequence[str]) -> Array:
+    """Return one sample (n,) of a number for each input, or rows (k, n) of a column for each."""
+    try:
+        table = np.asarray(columns).T
+    except (TypeError, ValueError) as error:
+        raise SampleError(
+            f"found columns of different lengths or kinds, but a sample must be {len(names)} "
+            "numbers: give every input in every row"
+        ) from error
+    return as_floats(table, len(names), names)
 
 
 def _refuse_names(found: Sequence[str], names: Sequence[str]) -> None:
     wrong = {
-        "is missing": [name for name in names if name not in found],
-        "is unknown": [name for name in found if name not in names],
-        "is there twice": [name for name in dict.fromkeys(found) if found.count(name) > 1],
+        "missing": [name for name in names if name not in found],
+        "unknown": [name for name in found if name not in names],
+        "there twice": [name for name in dict.fromkeys(found) if found.count(name) > 1],
     }
-    what, which = next(item for item in wrong.items() if item[1])
+    said = " and ".join(
+        f"{_quoted(which)} {'is' if len(which) == 1 else 'are'} {what}"
+        for what, which in wrong.items()
+        if which
+    )
     raise SampleError(
-        f"found samples in which {_quoted(which)} {what}, expected the columns {_quoted(names)}: "
+        f"found samples in which {said}, expected the columns {_quoted(names)}: "
         "give every input of the projection once, in any order"
     )
 
@@ -331,16 +432,47 @@ WILD = 10.0  # times the width between these tails, and more, beyond them is wil
 MIN_DIFFERENT = 3.0  # values that differ: fewer are glitches of an input that is constant
 
 
-def kept_rows(X: ArrayLike, weights: Array | None = None) -> tuple[Array, Array]:
+def must_be_finite(values: Array, names: Sequence[str] | None) -> None:
+    """Raise SampleError, which names the input, unless samples (n,) or (k, n) are finite."""
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        name = where[-1] if names is None else repr(names[where[-1]])
+        raise SampleError(
+            f"found {values[where]} at input {name}"
+            + (f" of row {where[0]}" if values.ndim == 2 else "")
+            + ", expected a finite number: drop or repair such samples first"
+        )
+
+
+def weights_of_rows(weights: ArrayLike, rows: int) -> Array:
+    """Return the weights as an array, one per row."""
+    w = as_floats(weights, "weights")
+    if w.shape != (rows,):
+        raise SampleError(
+            f"found weights of shape {w.shape}, expected {rows} finite numbers of 0 or more"
+        )
+    bad = np.flatnonzero(~((w >= 0.0) & (w < inf)))
+    if len(bad):
+        raise SampleError(
+            f"found the weight {w[bad[0]]} of row {bad[0]}, expected {rows} finite numbers of 0 or "
+            "more"
+        )
+    return w
+
+
+def kept_rows(
+    X: ArrayLike, weights: ArrayLike | None = None, names: Sequence[str] | None = None
+) -> tuple[Array, Array]:
     """Return the samples that count, (k, n), and how often each does, (k,)."""
-    try:
-        rows = np.atleast_2d(np.asarray(X, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise SampleError(f"found samples that are not numbers: {error}") from error
-    if rows.size == 0 or not np.isfinite(rows).all():
-        raise SampleError("found no samples or NaN, expected at least one sample of finite numbers")
-    weights = np.ones(len(rows)) if weights is None else weights
-    return rows[weights > 0.0], weights[weights > 0.0]
+    rows = np.atleast_2d(as_floats(X, "samples", names))
+    if rows.ndim != 2 or rows.size == 0:
+        raise SampleError(f"found samples of shape {rows.shape}, expected (k, n), one at least")
+    must_be_finite(rows, names)
+    counted = np.ones(len(rows)) if weights is None else weights_of_rows(weights, len(rows))
+    if not counted.any():
+        raise SampleError("found weights that are all 0, expected one above 0: leave them out")
+    return rows[counted > 0.0], counted[counted > 0.0]
 
 
 def input_range_of(rows: Array, margin: float, weights: Array) -> tuple[Array, Array]:
@@ -348,9 +480,17 @@ def input_range_of(rows: Array, margin: float, weights: Array) -> tuple[Array, A
 
     From 64 samples on, it ends where wild values begin. A constant input gets its value ± 1.
     """
-    if not margin >= 0.0:
+    if not 0.0 <= as_number("margin", margin) < inf:
         raise SettingError(f"found margin={margin}, expected 0 or more")
     low, high = rows.min(0), rows.max(0)
+    with np.errstate(over="ignore"):
+        too_far = np.flatnonzero(~np.isfinite(high - low))
+    if len(too_far):
+        i = int(too_far[0])
+        raise SampleError(
+            f"found {low[i]:g} and {high[i]:g} at input {i}, expected a range that floats can "
+            "hold: drop or repair such samples first"
+        )
     if weights.sum() >= MIN_ROWS:
         for i, column in enumerate(rows.T):
             low[i], high[i] = _range_without_wild(column, weights)
@@ -390,9 +530,46 @@ def as_int(name: str, value: Any) -> int:
         raise KindError(f"found {name}={value!r}, expected a whole number") from error
 
 
-def plain_range_end(end: Any) -> float | tuple[float, ...]:
+def as_number(name: str, value: Any, expected: str = "a number") -> float:
+    """Return a number of any library as a float; text is none."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise KindError(f"found {name}={value!r:.60}, expected {expected}") from error
+
+
+def plain_number(name: str, value: Any, expected: str = "a number") -> float:
+    """Return a number of any library as an int or a float of Python, which JSON can hold."""
+    number = as_number(name, value, expected)
+    return value if type(value) in (int, float) else number
+
+
+def as_names(name: str, value: Any) -> tuple[str, ...]:
+    """Return some names as a tuple of text; one text alone is no list of names."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise KindError(f"found {name}={value!r:.60}, expected a list of names")
+    names = tuple(map(str, value))
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(
+            f"found {name}={names!r:.60}, expected names that UTF-8 can hold"
+        ) from error
+    return names
+
+
+def plain_range_end(name: str, end: Any) -> float | tuple[float, ...]:
     """Return one end of the input range as a float or a tuple of floats, with 0 for −0."""
-    return float(end) + 0.0 if np.ndim(end) == 0 else tuple(float(value) + 0.0 for value in end)
+    expected = "a number, or one for each input"
+    if (
+        isinstance(end, str | bytes)
+        or not isinstance(end, Iterable)
+        or getattr(end, "ndim", 1) == 0
+    ):
+        return as_number(name, end, expected) + 0.0
+    return tuple(as_number(name, value, expected) + 0.0 for value in end)
 
 
 def default_width(activation: str, n_inputs: int) -> float:
@@ -460,18 +637,24 @@ def check_projection_settings(p: Any) -> None:
             raise SettingError(f"found {found}, expected {expected}")
 
 
-def check_learning_settings(
-    ridge: float | None, forgetting: float, reject_above: float | None
-) -> None:
-    """Raise SettingError if a setting of a detector is invalid."""
-    if ridge is not None and not 0.0 <= ridge < inf:
-        raise SettingError(f"found ridge={ridge}, expected 0 or more, or None")
+LearningSettings = tuple[float | None, float, float | None]
+
+
+def learning_settings(ridge: Any, forgetting: Any, reject_above: Any) -> LearningSettings:
+    """Return the settings of a detector as plain numbers, or raise SettingError or KindError."""
+    if ridge is not None:
+        ridge = plain_number("ridge", ridge, "0 or more, or None")
+        if not 0.0 <= ridge < inf:
+            raise SettingError(f"found ridge={ridge}, expected 0 or more, or None")
+    forgetting = plain_number("forgetting", forgetting, "0.5 to 1 (1: never)")
     if not 0.5 <= forgetting <= 1.0:
         raise SettingError(f"found forgetting={forgetting}, expected 0.5 to 1 (1: never)")
-    if reject_above is not None and not reject_above > 1.0:
-        raise SettingError(
-            f"found reject_above={reject_above}, expected above 1, or None or math.inf (never)"
-        )
+    if reject_above is not None:
+        expected = "above 1, or None or math.inf (never)"
+        reject_above = plain_number("reject_above", reject_above, expected)
+        if not reject_above > 1.0:
+            raise SettingError(f"found reject_above={reject_above}, expected {expected}")
+    return ridge, forgetting, reject_above
 
 
 FORMAT = 1
@@ -521,10 +704,11 @@ class Projection:
     def __post_init__(self) -> None:
         """Convert the settings to plain values and check them."""
         plain: dict[str, Any] = {n: as_int(n, getattr(self, n)) for n in INTEGER_SETTINGS}
-        plain |= {"low": plain_range_end(self.low), "high": plain_range_end(self.high)}
+        plain |= {end: plain_range_end(end, getattr(self, end)) for end in ("low", "high")}
         if self.names is not None:
-            plain["names"] = tuple(map(str, self.names))
-        plain["width"] = float(self.width or default_width(self.activation, plain["n_inputs"]))
+            plain["names"] = as_names("names", self.names)
+        width = 0.0 if self.width is None else as_number("width", self.width)
+        plain["width"] = width or default_width(self.activation, plain["n_inputs"])
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         check_projection_settings(self)
@@ -558,9 +742,15 @@ class Projection:
         >>> Projection.of_data([[0.0, 20.0], [1.0, 90.0]], n_hidden=4).high
         (1.0, 90.0)
         """
-        settings = {"names": names_of(X), "activation": "cosine", **settings}
-        counted = None if weights is None else np.asarray(weights, np.float64)
-        rows, counted = kept_rows(match_names(X, names_of(X)), counted)
+        for name in ("n_inputs", "low", "high"):
+            if name in settings:
+                raise SettingError(
+                    f"found {name}={settings[name]!r}, which the samples tell: leave it out, or "
+                    "build Projection(...) without them"
+                )
+        names = names_of(X)
+        settings = {"names": names, "activation": "cosine", **settings}
+        rows, counted = kept_rows(match_names(X, names), weights, names)
         low, high = input_range_of(rows, margin, counted)
         if settings["activation"] == "cosine":
             settings.setdefault("n_hidden", hidden_for(float(counted.sum())))
@@ -634,9 +824,9 @@ class Projection:
         Args:
             X: One sample (n,) or rows (k, n), as for `to_grid`; float64 is returned as it is.
         """
-        if isinstance(X, np.ndarray) and X.dtype == np.float64:
+        if type(X) is np.ndarray and X.dtype is FLOAT64:
             return X
-        return as_floats(match_names(X, self.names), self.n_inputs)
+        return as_floats(match_names(X, self.names), self.n_inputs, self.names)
 
     def to_grid(self, X: Samples) -> Array:
         """Return samples on the grid: (n,) for one sample, (k, n) for rows.
@@ -649,7 +839,7 @@ class Projection:
             SampleError: If a value is not a finite number, the shape is wrong, or a name is
                 missing or unknown.
         """
-        values = as_floats(match_names(X, self.names), self.n_inputs)
+        values = as_floats(match_names(X, self.names), self.n_inputs, self.names)
         return self.grid.one(values) if values.ndim == 1 else self.grid.rows(values)
 
     def to_one(self, x: Samples) -> Array:
@@ -658,7 +848,13 @@ class Projection:
         Args:
             x: One sample (n,), as for `to_grid`; rows raise SampleError.
         """
-        return self.grid.one(as_floats(match_names(x, self.names), self.n_inputs))
+        values = as_floats(match_names(x, self.names), self.n_inputs, self.names)
+        if values.shape != (self.n_inputs,):
+            raise SampleError(
+                f"found samples of shape {values.shape}, expected one of shape ({self.n_inputs},): "
+                "give one sample with every input of the projection, in its order"
+            )
+        return self.grid.one(values)
 
     def to_rows(self, X: Samples) -> Array:
         """Return samples on the grid as rows, (k, n).

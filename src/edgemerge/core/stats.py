@@ -28,7 +28,14 @@ from edgemerge.core.errors import (
     SettingError,
     SolveError,
 )
-from edgemerge.core.projection import Projection, Samples, aligned_zeros, is_plain
+from edgemerge.core.projection import (
+    Projection,
+    Samples,
+    aligned_zeros,
+    as_floats,
+    is_plain,
+    weights_of_rows,
+)
 from edgemerge.core.readout import Readout, inverse_factor, ridge_for
 
 Array = NDArray[np.float64]
@@ -246,26 +253,20 @@ def sum_up(
 
 def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
     """Return targets (k, m), or (k,) as one column, rounded to the grid."""
-    try:
-        targets = np.asarray(T, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise SampleError(f"targets must be numbers: {error}") from error
+    targets = as_floats(T, "targets")
     targets = targets[:, None] if targets.ndim == 1 else targets
-    if targets.ndim != 2 or len(targets) != rows or not np.isfinite(targets).all():
+    if targets.ndim != 2 or len(targets) != rows:
         raise SampleError(
             f"found targets of shape {np.shape(T)}, expected {rows} rows of finite numbers"
         )
-    return np.asarray(np.rint(targets / step) * step)
-
-
-def weights_of_rows(weights: ArrayLike, rows: int) -> Array:
-    """Return the weights as an array, one per row."""
-    w = np.asarray(weights, dtype=np.float64)
-    if w.shape != (rows,) or not np.isfinite(w).all() or (w < 0.0).any():
+    bad = np.argwhere(~np.isfinite(targets))
+    if len(bad):
+        row, column = (int(i) for i in bad[0])
         raise SampleError(
-            f"found weights of shape {w.shape}, expected {rows} finite numbers of 0 or more"
+            f"found the target {targets[row, column]} in column {column} of row {row}, expected "
+            f"{rows} rows of finite numbers: drop or repair such samples first"
         )
-    return w
+    return np.asarray(np.rint(targets / step) * step)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -531,11 +531,19 @@ static const Loops *loops = &any_cpu;
 
 /* ---- what Python calls ---- */
 
+static PyTypeObject *array_type; /* numpy.ndarray */
+
+/* Whether it is of a subclass of NumPy's arrays: its buffer does not tell what a mask hides. */
+static int is_special_array(PyObject *given)
+{
+    return Py_TYPE(given) != array_type && PyType_IsSubtype(Py_TYPE(given), array_type);
+}
+
 /* Put one sample of readings on the grid; false if it is of another kind or not finite. */
 static int take_readings(Run *run, PyObject *given, double *out)
 {
     Py_buffer view;
-    if (run->ended || !PyObject_CheckBuffer(given) ||
+    if (run->ended || is_special_array(given) || !PyObject_CheckBuffer(given) ||
         PyObject_GetBuffer(given, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
         PyErr_Clear();
         declined++;
@@ -1238,6 +1246,13 @@ static PyMethodDef methods[] = {
 
 static int load(PyObject *module)
 {
+    PyObject *numpy = PyImport_ImportModule("numpy");
+    if (numpy == NULL)
+        return -1;
+    array_type = (PyTypeObject *)PyObject_GetAttrString(numpy, "ndarray"); /* kept for good */
+    Py_DECREF(numpy);
+    if (array_type == NULL)
+        return -1;
     PyObject *type = PyType_FromModuleAndSpec(module, &run_spec, NULL);
     if (type == NULL)
         return -1;
