@@ -1,5 +1,6 @@
 """The mistakes that newcomers make, and the words that they get."""
 
+import pickle
 from functools import partial
 
 import numpy as np
@@ -12,18 +13,28 @@ from edgemerge import (
     Detector,
     EdgemergeError,
     Ledger,
+    Merged,
     Monitor,
     Projection,
+    RejectedError,
     SampleError,
+    Selection,
+    SettingError,
     Stats,
     Threshold,
     admit,
     decode,
+    fitting,
+    freshest,
+    load,
     save,
 )
 
 SHARED = Projection(n_inputs=2, n_hidden=3)
 NOTE = Contribution("A", Stats.of(SHARED, [[0.1, 0.2]]), 1)
+FAULT = Contribution("A", NOTE.stats, 1, "bearing", kind="fault")
+OTHER = Contribution("A", Stats.of(Projection(n_inputs=2, n_hidden=3, seed=1), [[0.1, 0.2]]), 1)
+BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
 
 
 @pytest.mark.parametrize(
@@ -31,8 +42,50 @@ NOTE = Contribution("A", Stats.of(SHARED, [[0.1, 0.2]]), 1)
     [
         (lambda: Detector(4), "found int, expected Projection"),
         (lambda: Bank(4), "found int, expected Projection"),
-        (lambda: Detector(SHARED).adopt(NOTE), "give the stats of a contribution"),
-        (lambda: Detector(SHARED).adopt(Ledger(SHARED)), "or the total of a ledger"),
+        (lambda: Detector(SHARED).adopt(None), "found NoneType, expected Merged, Stats or Contr"),
+        (lambda: Detector(SHARED).adopt(Ledger(SHARED)), "give the total of a ledger"),
+        (lambda: Detector(SHARED).adopt([FAULT]), "found fault, expected normal"),
+        (lambda: Detector(SHARED).adopt([OTHER]), "does not fit"),
+        (lambda: Detector(SHARED).adopt(BELOW), "-1 samples, expected 0 or more: subtract only"),
+        (lambda: Detector.resume(BELOW), "-1 samples, expected 0 or more"),
+        (lambda: Detector.resume(5), "found int, expected Stats"),
+        (lambda: Bank(SHARED).adopt(5), "found int, expected Merged, Stats or Contribution"),
+        (lambda: Bank(SHARED).adopt(None), "found NoneType, expected Merged, Stats or"),
+        (lambda: Bank(SHARED).adopt(BELOW), "-1 samples, expected 0 or more"),
+        (lambda: Bank(SHARED).adopt(Merged(OTHER.stats.projection)), "does not fit"),
+        (lambda: Bank(SHARED).plan(Merged(OTHER.stats.projection)), "does not fit"),
+        (lambda: Bank(SHARED).adopt(Stats.empty(OTHER.stats.projection)), "does not fit"),
+        (lambda: Contribution("A", BELOW, 1), "-1 samples, expected 0 or more"),
+        (lambda: Contribution("A", 5, 1), "found int, expected Stats"),
+        (lambda: Contribution("A", NOTE.stats, 1, kind="fault", first="x"), "first='x', expected"),
+        (lambda: Ledger(SHARED, kind="nrmal"), "kind 'nrmal', expected one of"),
+        (lambda: Ledger(SHARED, n_outputs=-1), "n_outputs=-1, expected 0 or more"),
+        (lambda: Ledger(SHARED).total("A"), r"found str, expected Selection: name devices as in"),
+        (lambda: Selection(largest="x"), "largest='x', expected a whole number"),
+        (lambda: Selection(largest=0), "largest=0, expected at least 1, or None"),
+        (lambda: Selection(devices=5), "give the names of devices in a list"),
+        (lambda: Selection(without=[5]), "give the names of without in a list"),
+        (lambda: Selection(rule=5), "rule=5, expected a function"),
+        (lambda: freshest("x"), "k='x', expected a whole number"),
+        (lambda: fitting("1", bytes_per_s=1.0, bytes_each=1), "deadline_s='1', expected a number"),
+        (lambda: admit(NOTE, projection=SHARED, form="x"), "form 'x', expected one of"),
+        (lambda: admit(NOTE, projection=SHARED, forgetting="x"), "forgetting='x', expected a num"),
+        (
+            lambda: admit(NOTE, projection=SHARED, forgetting=2.0),
+            "forgetting=2.0, expected above",
+        ),
+        (lambda: admit(NOTE, projection=5), "found int, expected Projection"),
+        (lambda: Stats.of(None, [[0.0, 0.0]]), "found NoneType, expected Projection"),
+        (lambda: Stats.empty(SHARED, -1), "n_outputs=-1, expected 0 or more"),
+        (lambda: NOTE.stats * "x", "weight='x', expected a number"),
+        (lambda: Monitor(Detector(SHARED), votes=(1.5, 5)), "1 ≤ k ≤ n, two whole numbers"),
+        (lambda: Monitor(Detector(SHARED), votes=("a", "b")), "1 ≤ k ≤ n, two whole numbers"),
+        (lambda: Monitor(Detector(SHARED), false_alarms=[1]), "found list, expected str"),
+        (
+            lambda: Monitor(Detector(SHARED)).review("odd-1", "aprove"),
+            "decision 'aprove', exp",
+        ),
+        (lambda: Threshold(limit="4"), "limit='4', expected a number"),
         (lambda: Ledger(SHARED).put(NOTE.stats), r"share\(\) makes one"),
         (lambda: Bank(SHARED).adopt([NOTE.stats]), "what peers share"),
         (lambda: admit(NOTE.stats, projection=SHARED), r"decode\(\) gives one"),
@@ -136,3 +189,43 @@ def test_what_takes_one_sample_says_so_when_it_gets_rows():
             for rows in (np.zeros((2, 2)), np.zeros((1, 2)), [0.0, 0.0, 0.0]):
                 with pytest.raises(SampleError, match=r"expected one of shape \(2,\): give one"):
                     use(rows)
+
+
+def test_a_detector_adopts_what_peers_share_as_a_bank_does():
+    rows = np.random.default_rng(0).normal(0.0, 0.3, (60, 2))
+    peers = [Detector(SHARED), Detector(SHARED)]
+    peers[0].learn(rows[:40])
+    peers[1].learn(rows[40:])
+    shares = [peer.share(f"pump-{i}", revision=1)[0] for i, peer in enumerate(peers)]
+    pump = Detector(SHARED)
+    for given in (shares, iter(shares), [*shares, *shares]):
+        pump.adopt(given)
+        assert pump.others == Stats.of(SHARED, rows)
+    pump.adopt(shares[0])
+    assert pump.others == Stats.of(SHARED, rows[:40])
+    pump.adopt([])
+    assert not pump.has_adopted
+
+
+def test_a_list_of_one_device_admits_no_part_of_its_name():
+    note = Contribution("pump-3", NOTE.stats, 1)
+    admit(note, projection=SHARED, devices="pump-3")
+    with pytest.raises(RejectedError, match="not on the list of 1"):
+        admit(note, projection=SHARED, devices="pump-33")
+
+
+@pytest.mark.parametrize("make", [Detector, Bank])
+def test_settings_that_have_taken_effect_cannot_be_set(make, tmp_path):
+    learner = make(SHARED, ridge=0.5)
+    for name in {"ridge", "forgetting", "max_patterns"} & set(learner.options):
+        with pytest.raises(AttributeError):
+            setattr(learner, name, 7)
+    with pytest.raises(SettingError, match=r"reject_above=0\.5, expected above 1"):
+        learner.reject_above = 0.5
+    learner.reject_above = 2
+    learner.learn(np.zeros((64, 2)))
+    learner.learn(np.ones((32, 2)))
+    assert learner.rejected > 0
+    save(learner, tmp_path / "learner")
+    assert load(tmp_path / "learner", make).options == learner.options
+    assert pickle.loads(pickle.dumps(learner)).options == learner.options  # noqa: S301 - ours

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -300,6 +301,31 @@ def test_a_sample_that_cannot_be_is_refused_and_changes_nothing():
             watched.monitor.take(wrong, 1e6)
     monitor = watched.monitor
     assert (monitor.status(), watched.own, monitor.taken, monitor.last_at) == before
+
+
+@pytest.mark.parametrize("at", ["now", None, np.nan, np.inf, np.datetime64(0, "s"), 10**400, [1.0]])
+def test_a_time_that_is_none_is_refused_and_changes_nothing(at):
+    watched = Watched().commissioned()
+    monitor = watched.monitor
+    before = monitor.status(), watched.own, monitor.taken, monitor.last_at
+    for use in (partial(monitor.take, np.zeros(4)), monitor.snooze):
+        if at is None and use == monitor.snooze:
+            continue  # ends it now
+        with pytest.raises((KindError, SettingError), match="expected a time in seconds"):
+            use(at)
+        assert (monitor.status(), watched.own, monitor.taken, monitor.last_at) == before
+    first = Monitor(Detector(SHARED))
+    with pytest.raises((KindError, SettingError), match="found at="):
+        first.take(np.zeros(4), at)
+    assert first.take(np.zeros(4), 1.0).at == 1.0
+
+
+def test_times_of_any_library_are_saved():
+    monitor = Monitor(Detector(SHARED))
+    for at in (np.float32(3), np.int64(4), True, 6, 7.5):
+        assert monitor.take(np.zeros(4), at).at == at
+        monitor.snooze(at)
+        assert from_bytes(to_bytes(monitor)).last_at == at
 
 
 def test_samples_far_outside_the_range_are_counted():

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.detector import NORMAL, Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
-from edgemerge.core.ledger import Contribution, Merged, must_be_name, must_be_of_kind
+from edgemerge.core.ledger import (
+    Contribution,
+    Merged,
+    contributions_in,
+    must_be_name,
+    must_be_of_kind,
+)
 from edgemerge.core.patterns import (
     AdoptionPlan,
     Event,
@@ -89,13 +95,37 @@ class Bank:
             raise SettingError(f"found max_patterns={max_patterns}, expected 1 or more")
         ridge, forgetting, reject_above = learning_settings(ridge, forgetting, reject_above)
         self.projection = projection
-        self.max_patterns = max_patterns
-        self.reject_above = None if reject_above is None else float(reject_above)
-        self.ridge, self.forgetting = ridge, forgetting
-        limit = inf if reject_above is None else reject_above
         settings = {"ridge": ridge, "forgetting": forgetting}
-        self.patterns = Patterns(projection, max_patterns, limit, settings)
+        self.__dict__ |= {"max_patterns": max_patterns, **settings}
+        self.patterns = Patterns(projection, max_patterns, inf, settings)
+        self.reject_above = reject_above
         self.waiting = np.empty((0, projection.n_inputs))
+
+    @property
+    def max_patterns(self) -> int:
+        """How many patterns the bank may find itself, as given."""
+        return cast(int, self.__dict__["max_patterns"])
+
+    @property
+    def ridge(self) -> float | None:
+        """The ridge that was given."""
+        return cast("float | None", self.__dict__["ridge"])
+
+    @property
+    def forgetting(self) -> float:
+        """How much old samples of a pattern weigh after a new one, as given."""
+        return cast(float, self.__dict__["forgetting"])
+
+    @property
+    def reject_above(self) -> float | None:
+        """The score above which no sample is learnt; it may be set at any time."""
+        return cast("float | None", self.__dict__["reject_above"])
+
+    @reject_above.setter
+    def reject_above(self, limit: float | None) -> None:
+        limit = learning_settings(None, 1.0, limit)[2]
+        self.__dict__["reject_above"] = None if limit is None else float(limit)
+        self.patterns.reject_above = inf if limit is None or self._supervised else limit
 
     def look(self, x: Samples) -> Seen:
         """Project and score one sample (n,) without learning it.
@@ -300,11 +330,13 @@ class Bank:
             RejectedError: A contribution is of a fault.
         """
         if isinstance(merged, Stats):
+            merged.must_be_compatible(self.projection, self.projection.n_inputs)
             adopted = [Contribution(OTHERS, merged, revision=0)] if merged.count else []
         elif isinstance(merged, Merged):
+            self.projection.must_equal(merged.projection)
             adopted = merged.contributions
         else:
-            adopted = [merged] if isinstance(merged, Contribution) else list(merged)
+            adopted = contributions_in(merged)
         self._must_fit(adopted)
         if not isinstance(merged, Merged):
             self.catch_up()
@@ -324,6 +356,8 @@ class Bank:
         Raises:
             MismatchError: It was made with another projection.
         """
+        must_be(merged, Merged, "give what an exchange returned")
+        self.projection.must_equal(merged.projection)
         self._must_fit(merged.contributions)
         return plan_adoption(self.patterns, merged.contributions, checkpoint)
 
@@ -359,7 +393,6 @@ class Bank:
 
     def _must_fit(self, contributions: Iterable[Contribution]) -> None:
         for contribution in contributions:
-            must_be(contribution, Contribution, "give those of a ledger, or what peers share()")
             must_be_of_kind(contribution)
             contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
 

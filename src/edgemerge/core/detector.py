@@ -11,7 +11,7 @@ come together are scored and learnt in blocks, each with the readout of the rows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,8 +23,14 @@ from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from edgemerge import kernel
-from edgemerge.core.errors import FormatError, SettingError, must_be
-from edgemerge.core.ledger import Contribution, Merged
+from edgemerge.core.errors import FormatError, KindError, SettingError, must_be
+from edgemerge.core.ledger import (
+    Contribution,
+    Ledger,
+    Merged,
+    contributions_in,
+    must_count,
+)
 from edgemerge.core.projection import (
     Projection,
     Samples,
@@ -762,7 +768,7 @@ class Detector:
             ridge: ρ, added to the diagonal of U where P is solved. None (the default) chooses it
                 from the data; give a number to reproduce the paper, 0 for no ridge at all.
             forgetting: After each new sample the older ones weigh `forgetting`² times what they
-                did, from above 0 to 1. 1 (the default) keeps all; 0.999 follows slow drift.
+                did, from 0.5 to 1. 1 (the default) keeps all; 0.999 follows slow drift.
             reject_above: Do not learn samples that score above this, once the detector is
                 `ready`. None (the default) or math.inf learns every sample. Stay well above the
                 scores of normal samples (8 with few inputs), or their tail is cut off.
@@ -773,7 +779,8 @@ class Detector:
         must_be(projection, Projection, "build one that all devices share")
         ridge, forgetting, reject_above = learning_settings(ridge, forgetting, reject_above)
         self.projection = projection
-        self.ridge, self.forgetting, self.reject_above = ridge, forgetting, reject_above
+        settings = {"ridge": ridge, "forgetting": forgetting, "reject_above": reject_above}
+        self.__dict__ |= settings
         self.rejected = 0
         known = Model(projection, ridge, forgetting**2)
         self.__dict__ |= {"known": known, "_waiting": SampleBuffer(known)}
@@ -790,13 +797,34 @@ class Detector:
             rejected: The samples rejected so far, 0 unless given.
             settings: The settings of the constructor: ridge, forgetting, reject_above.
         """
+        must_be(own, Stats, "give the sums of the samples that this device saw itself")
         own.must_be_compatible(own.projection, own.projection.n_inputs)
+        must_count(own)
         detector = cls(own.projection, **settings)
         detector.known.own = own.sums(for_kernel=True)
         detector.rejected = rejected
         if others is not None:
             detector.adopt(others)
         return detector
+
+    @property
+    def ridge(self) -> float | None:
+        """The ridge that was given; build another detector, or `resume` one, to change it."""
+        return cast("float | None", self.__dict__["ridge"])
+
+    @property
+    def forgetting(self) -> float:
+        """How much old samples weigh after a new one; `resume` another detector to change it."""
+        return cast(float, self.__dict__["forgetting"])
+
+    @property
+    def reject_above(self) -> float | None:
+        """The score above which samples are not learnt; it may be set at any time."""
+        return cast("float | None", self.__dict__["reject_above"])
+
+    @reject_above.setter
+    def reject_above(self, limit: float | None) -> None:
+        self.__dict__["reject_above"] = learning_settings(None, 1.0, limit)[2]
 
     @property
     def known(self) -> Model:
@@ -881,7 +909,7 @@ class Detector:
 
     def _limit(self) -> float | None:
         """Return the score above which samples are not learnt; None means that all are."""
-        return None if self.supervised else self.reject_above
+        return None if self.supervised else self.__dict__["reject_above"]
 
     @property
     def small_ridge(self) -> bool:
@@ -1229,20 +1257,38 @@ class Detector:
         """
         return [Contribution(device, self.own, revision, pattern, incarnation)]
 
-    def adopt(self, merged: Merged | Stats) -> None:
+    def adopt(self, merged: Merged | Stats | Contribution | Iterable[Contribution]) -> None:
         """Replace what the others have seen; adopting twice is the same as once.
 
         Args:
-            merged: What an exchange returned, the total of a ledger, or the stats of one
-                contribution.
+            merged: What an exchange returned, the total of a ledger, stats, or contributions, as
+                peers `share` them, which are added up.
 
         Raises:
             MismatchError: They were made with another projection.
+            RejectedError: A contribution is of a fault, or a count is below 0.
         """
-        stats = merged.total if isinstance(merged, Merged) else merged
-        must_be(stats, Stats, "give the stats of a contribution, or the total of a ledger")
+        if isinstance(merged, Stats):
+            stats = merged
+        elif isinstance(merged, Merged):
+            stats = merged.total
+        else:
+            stats = self._total(merged)
+        must_count(stats)
         self._waiting.clear()
         self.known.adopt(stats)
+
+    def _total(self, given: Contribution | Iterable[Contribution]) -> Stats:
+        """Return the sum of the newest contributions; a ledger may hold our own ones, too."""
+        if isinstance(given, Ledger):
+            raise KindError(
+                "found Ledger, expected what others saw: give the total of a ledger, "
+                "`ledger.total(without=...)` with the name of this device"
+            )
+        ledger = Ledger(self.projection)
+        for each in contributions_in(given):
+            ledger.put(each)
+        return ledger.total()
 
     def with_own(self, own: Stats) -> Detector:
         """Return a detector like this one that saw other samples itself.

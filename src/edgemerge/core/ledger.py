@@ -19,9 +19,9 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from edgemerge.core.errors import RejectedError, SettingError, UnknownError, must_be
-from edgemerge.core.projection import Projection, as_int
-from edgemerge.core.stats import Stats
+from edgemerge.core.errors import KindError, RejectedError, SettingError, UnknownError, must_be
+from edgemerge.core.projection import Projection, as_int, as_number
+from edgemerge.core.stats import Stats, outputs_of
 
 Key = tuple[str, int, str]
 Kind = Literal["normal", "fault"]
@@ -34,6 +34,21 @@ def must_be_name(word: str, value: str) -> None:
     must_be(value, str, f"name the {word}")
     if not (value and len(value) <= 200 and value.isprintable()):
         raise SettingError(f"found {word} {value!r}, expected 1 to 200 printable characters")
+
+
+def must_be_kind_of_contribution(kind: object) -> None:
+    """Raise SettingError unless there is such a kind of contributions."""
+    if kind not in KINDS:
+        raise SettingError(f"found kind {kind!r}, expected one of {KINDS}")
+
+
+def must_count(stats: Stats) -> None:
+    """Raise SettingError unless these may be sums of samples: a − b may count less than none."""
+    if stats.count < 0.0:  # NaN is left to `admit`
+        raise SettingError(
+            f"found sums of {stats.count:g} samples, expected 0 or more: subtract only what a sum "
+            "contains"
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +69,7 @@ class Contribution:
 
     Raises:
         SettingError: A name is empty or too long, a number is not in 0 to 2⁶³ − 1, or there is no
-            such kind.
+            such kind, or the sums have a count below 0.
 
     >>> Contribution("pump-3", Stats.empty(Projection(n_inputs=2, n_hidden=3)), revision=1)
     Contribution(pump-3/normal, incarnation 0, revision 1, 0 samples)
@@ -70,10 +85,13 @@ class Contribution:
     encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the origin."""
-        if self.kind not in KINDS:
-            raise SettingError(f"found kind {self.kind!r}, expected one of {KINDS}")
-        if self.first is not None and not (self.kind == "fault" and isfinite(self.first)):
+        """Check the origin, and that sums are sums of samples."""
+        must_be_kind_of_contribution(self.kind)
+        must_be(self.stats, Stats, "give the sums of its samples, such as `own` of a detector")
+        must_count(self.stats)
+        if self.first is not None and not (
+            self.kind == "fault" and isfinite(as_number("first", self.first, "seconds"))
+        ):
             raise SettingError(f"found first={self.first}, expected seconds for a fault, else None")
         for word, value in (("device", self.device), ("pattern", self.pattern)):
             must_be_name(word, value)
@@ -136,6 +154,23 @@ def must_be_of_kind(contribution: Contribution, kind: Kind = "normal") -> None:
         )
 
 
+def contributions_in(given: Any) -> list[Contribution]:
+    """Return one contribution or several as a list; raise KindError for anything else.
+
+    Args:
+        given: A contribution, or a list or ledger of them, as `share` returns.
+    """
+    several = isinstance(given, Iterable) and not isinstance(given, Contribution)
+    found = list(given) if several else [given]
+    for each in found:
+        if not isinstance(each, Contribution):
+            raise KindError(
+                f"found {type(each).__name__}, expected Merged, Stats or Contribution: give what "
+                "an exchange returned, what peers share(), or the total of a ledger"
+            )
+    return found
+
+
 class Keyed(Protocol):
     """What a `Selection` chooses among: contributions, their origins, or a server's records."""
 
@@ -190,9 +225,15 @@ class Selection:
         for name in ("devices", "without"):
             names = getattr(self, name)
             if names is not None:
-                object.__setattr__(self, name, (names,) if isinstance(names, str) else tuple(names))
-        if self.largest is not None and self.largest < 1:
-            raise SettingError(f"found largest={self.largest}, expected at least 1, or None")
+                given = (names,) if isinstance(names, str) else names
+                must_be(given, Iterable, f"give the names of {name} in a list")
+                object.__setattr__(self, name, tuple(given))
+                for each in getattr(self, name):
+                    must_be(each, str, f"give the names of {name} in a list")
+        if self.rule is not None and not callable(self.rule):
+            raise KindError(f"found rule={self.rule!r:.60}, expected a function that chooses")
+        if self.largest is not None:
+            object.__setattr__(self, "largest", _at_least_one("largest", self.largest, ", or None"))
 
     def __call__(self, contributions: Iterable[T]) -> list[T]:
         """Return the selected contributions in the order of their origins.
@@ -306,9 +347,7 @@ def freshest(k: int, *, age: Mapping[Key, float] | None = None) -> Selection:
     >>> [each.device for each in freshest(1)(given)]
     ['pump-3']
     """
-    if k < 1:
-        raise SettingError(f"found k={k}, expected at least 1")
-    return Selection(rule=partial(_freshest, k, dict(age or {})))
+    return Selection(rule=partial(_freshest, _at_least_one("k", k), dict(age or {})))
 
 
 def fitting(
@@ -334,11 +373,21 @@ def fitting(
     >>> len(fitting(2.0, bytes_per_s=1000.0, bytes_each=600)(given))
     3
     """
+    times = {"deadline_s": deadline_s, "bytes_per_s": bytes_per_s, "solve_s": solve_s}
+    for name, value in times.items():
+        as_number(name, value)
     if not (bytes_per_s > 0.0 and solve_s >= 0.0):
         raise SettingError(
             f"found bytes_per_s={bytes_per_s}, solve_s={solve_s}, expected above 0, and 0 or more"
         )
     return Selection(rule=partial(_fitting, (deadline_s - solve_s) * bytes_per_s, bytes_each))
+
+
+def _at_least_one(name: str, value: Any, other: str = "") -> int:
+    found = as_int(name, value)
+    if found < 1:
+        raise SettingError(f"found {name}={found}, expected at least 1{other}")
+    return found
 
 
 def _largest(k: int, items: list[Any]) -> list[Any]:
@@ -355,7 +404,7 @@ def _freshest(k: int, ages: Mapping[Key, float], items: list[Any]) -> list[Any]:
 def _fitting(room: float, bytes_each: int | Mapping[Key, int], items: list[Any]) -> list[Any]:
     chosen = []
     for item in _largest(len(items), items):
-        cost = bytes_each if isinstance(bytes_each, int) else bytes_each[item.key]
+        cost = bytes_each[item.key] if isinstance(bytes_each, Mapping) else bytes_each
         if cost <= room:
             chosen.append(item)
             room -= cost
@@ -422,8 +471,9 @@ class Ledger:
     ) -> None:
         """Start empty."""
         must_be(projection, Projection, "build one that all devices share")
+        must_be_kind_of_contribution(kind)
         self.projection, self.kind = projection, kind
-        self.n_outputs = projection.n_inputs if n_outputs is None else n_outputs
+        self.n_outputs = outputs_of(projection, n_outputs)
         self._newest: dict[Key, Contribution] = {}
 
     @staticmethod
@@ -521,7 +571,8 @@ class Ledger:
             UnknownError: A named device has no contribution.
         """
         more = Selection(devices=devices, without=without, pattern=pattern)
-        first = selection or Selection()
+        first = Selection() if selection is None else selection
+        must_be(first, Selection, "name devices as in total(devices=...) or total(without=...)")
         unknown = {*(first.devices or ()), *(more.devices or ())} - set(self.devices)
         if unknown:
             raise UnknownError(f"no contribution of {sorted(unknown)}; known: {self.devices}")

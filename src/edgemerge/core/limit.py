@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgemerge.core.detector import Detector
 from edgemerge.core.errors import SampleError, SettingError, must_be
+from edgemerge.core.projection import as_number
 from edgemerge.core.readout import Readout
 from edgemerge.core.similarity import fresh_loss
 from edgemerge.core.stats import Stats
@@ -72,7 +73,7 @@ def seconds_of(text: str) -> float | None:
 
 def must_be_rate(rate: float, asked: object = None) -> float:
     """Return a promised rate of false alarms, or raise SettingError with what was asked for."""
-    if not 0.0 < rate < 1.0:
+    if not 0.0 < as_number("false_alarms", rate, "a rate") < 1.0:
         found = rate if asked is None else asked
         raise SettingError(f"found false_alarms={found!r}, expected a rate between 0 and 1")
     return float(rate)
@@ -89,7 +90,9 @@ class AlarmLevel:
     def __init__(self, votes: tuple[int, int] = (3, 5)) -> None:
         """Raise the level when k of the last n scores are high; lower it after n low ones."""
         if not _is_pair(votes) or not 1 <= votes[0] <= votes[1]:
-            raise SettingError(f"found votes={votes}, expected (k, n) with 1 ≤ k ≤ n")
+            raise SettingError(
+                f"found votes={votes}, expected (k, n) with 1 ≤ k ≤ n, two whole numbers"
+            )
         self.votes = votes
         self.value = 0.0
         self._recent: deque[float] = deque(maxlen=votes[1])
@@ -219,8 +222,9 @@ class Promise:
     @classmethod
     def of(cls, asked: str | float) -> Self:
         """Read "1 per week", "2 per 10000 samples", "1 per 12 hours", or episodes per sample."""
-        if isinstance(asked, (int, float)):
+        if isinstance(asked, (int, float, np.number)):
             return cls(must_be_rate(float(asked), asked), 1.0, timed=False)
+        must_be(asked, str, 'give such as "1 per week", or a number of episodes per sample')
         found = fullmatch(
             rf"\s*({NUMBER})\s+(?:per|in|an?)\s+({NUMBER})?\s*([a-z]+?)s?\s*",
             asked.lower().replace("_", ""),
@@ -429,7 +433,7 @@ class Limit:
 
 
 def _is_pair(votes: object) -> bool:
-    return isinstance(votes, tuple) and len(votes) == 2
+    return isinstance(votes, tuple) and len(votes) == 2 and all(type(n) is int for n in votes)
 
 
 FIRST_GENERATION = 64  # scores; later ones have twice as many as the one before
@@ -696,6 +700,9 @@ def _check_settings(
     votes: tuple[int, int],
 ) -> None:
     ways = {"limit": limit, "quantile": quantile, "sigmas": sigmas}
+    for name, value in {**ways, "window": window}.items():
+        if value is not None:
+            as_number(name, value)
     given = [f"{name}={value}" for name, value in ways.items() if value is not None]
     least = 10.0 if quantile is None or quantile >= 1.0 else max(10.0, 1.0 / (1.0 - quantile))
     for ok, found, expected in (

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import reduce
-from math import ceil, inf, sqrt
+from math import ceil, inf, isfinite, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -33,7 +33,7 @@ from edgemerge.core.faults import FaultName, Faults, can_compare, fault_name
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.limit import FIXED_LIMIT, AlarmLevel, Limit, scores_without_blocks, seconds_of
 from edgemerge.core.patterns import outlyingness
-from edgemerge.core.projection import Samples
+from edgemerge.core.projection import Samples, plain_number
 from edgemerge.core.similarity import can_check
 from edgemerge.core.stats import Stats
 
@@ -421,7 +421,10 @@ class Monitor:
 
         Raises:
             SampleError: The sample has another size, or is not finite; nothing changes.
+            KindError: The time is no number.
+            SettingError: The time is not finite.
         """
+        at = at if type(at) is float and -inf < at < inf else seconds("at", at)
         seen = self.learner.look(x)
         enough = learner_ready(self.learner)
         if self.last_at is not None:
@@ -886,7 +889,12 @@ class Monitor:
 
         Args:
             until: When it ends, in seconds like the times of samples; None ends it now.
+
+        Raises:
+            KindError: It is no number.
+            SettingError: It is not finite.
         """
+        until = None if until is None else seconds("until", until)
         self._end_episode(self.last_at or 0.0)
         self.level = AlarmLevel(self.level.votes)
         self.pending = []
@@ -908,9 +916,9 @@ class Monitor:
             UnknownError: There is no such pattern.
             SettingError: The decision does not fit the pattern's status.
         """
-        found = self.find_pattern(pattern)
         if decision not in DECISIONS:
             raise SettingError(f"found decision {decision!r}, expected one of {DECISIONS}")
+        found = self.find_pattern(pattern)
         if (found.status == "unreviewed") == (decision == "undo"):
             raise SettingError(
                 f"{pattern!r} is {found.status}, so {decision!r} does not fit: "
@@ -1036,6 +1044,14 @@ class Monitor:
 
     def _note(self, kind: str, at: float, what: str = "") -> None:
         self.events.append(MonitorEvent(kind, at, what))
+
+
+def seconds(name: str, value: Any) -> float:
+    """Return a time in seconds as a number of Python."""
+    found = plain_number(name, value, "a time in seconds, such as time.time() returns")
+    if not isfinite(found):
+        raise SettingError(f"found {name}={found}, expected a time in seconds that is finite")
+    return found
 
 
 def learner_ready(learner: Detector | Bank) -> bool:

@@ -27,12 +27,15 @@ from edgemerge.core.errors import (
     SampleError,
     SettingError,
     SolveError,
+    must_be,
 )
 from edgemerge.core.projection import (
     Projection,
     Samples,
     aligned_zeros,
     as_floats,
+    as_int,
+    as_number,
     is_plain,
     weights_of_rows,
 )
@@ -269,6 +272,15 @@ def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
     return np.asarray(np.rint(targets / step) * step)
 
 
+def outputs_of(projection: Projection, n_outputs: int | None) -> int:
+    """Return how many outputs sums have: as many as inputs, unless a number is given."""
+    must_be(projection, Projection, "build one that all devices share")
+    m = projection.n_inputs if n_outputs is None else as_int("n_outputs", n_outputs)
+    if m < 0:
+        raise SettingError(f"found n_outputs={m}, expected 0 or more")
+    return m
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Stats:
     """The sums of samples, as a value: `+` merges, `-` removes, `*` weighs, `==` compares bits.
@@ -312,7 +324,7 @@ class Stats:
             projection: The projection that all devices share.
             n_outputs: The number of outputs; None (the default): as many as inputs.
         """
-        m = projection.n_inputs if n_outputs is None else n_outputs
+        m = outputs_of(projection, n_outputs)
         return cls.snapshot(projection, Sums(projection.n_hidden, m, projection.quantum))
 
     @classmethod
@@ -334,6 +346,7 @@ class Stats:
             weights: A weight of 0 or more for each row, 1 by default; 2 counts a row twice.
                 With fractional weights the sums are rounded to the grid.
         """
+        must_be(projection, Projection, "build one that all devices share")
         rows = projection.to_rows(X)
         targets = rows if T is None else targets_on_grid(T, len(rows), projection.step)
         return cls.of_rows(projection, rows, targets, weights)
@@ -413,7 +426,7 @@ class Stats:
 
     def __mul__(self, weight: float) -> Self:
         """Multiply by a weight and round to the grid, so that sums stay exact."""
-        if not 0.0 <= weight < np.inf:
+        if not 0.0 <= as_number("weight", weight) < np.inf:
             raise SettingError(f"found weight {weight}, expected a finite number of 0 or more")
         q = self.projection.quantum
         U, V, C, S = (np.rint(a * (weight / q)) * q + 0.0 for a in self.arrays)  # no −0

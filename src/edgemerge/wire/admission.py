@@ -34,9 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, lapack
 
-from edgemerge.core.errors import MismatchError, RejectedError, must_be
+from edgemerge.core.errors import MismatchError, RejectedError, SettingError, must_be
 from edgemerge.core.ledger import Contribution, Kind, Ledger, must_be_of_kind
-from edgemerge.core.projection import MAX_ABS_INPUT, Projection
+from edgemerge.core.projection import MAX_ABS_INPUT, Projection, as_number
 from edgemerge.core.stats import Stats, exact_limit
 
 Array = NDArray[np.float64]
@@ -360,7 +360,7 @@ def admit(
     *,
     projection: Projection,
     last: Contribution | None = None,
-    devices: Collection[str] | None = None,
+    devices: str | Collection[str] | None = None,
     forgetting: float = 1.0,
     form: str = "exact",
     n_outputs: int | None = None,
@@ -373,7 +373,7 @@ def admit(
         projection: The projection that all devices share.
         last: The contribution of the same key that it replaces; None (the default) if it is the
             first.
-        devices: The devices that may contribute; None (the default): all.
+        devices: The device, or the devices, that may contribute; None (the default): all.
         forgetting: The sender's setting, 1 by default. Below 1 its sums may shrink.
         form: The form in which it was encoded, which says how far sums may be rounded: "exact"
             (the default), "float32" or "root16".
@@ -385,6 +385,7 @@ def admit(
         RejectedError: It failed a check, or is of another kind; the message names the device and
             what is wrong.
         MismatchError: `last` has another key.
+        SettingError: There is no such form, or the forgetting is out of range.
 
     >>> from edgemerge.core.stats import Stats
     >>> shared = Projection(n_inputs=2, n_hidden=3)
@@ -394,7 +395,13 @@ def admit(
     must_be_of_kind(contribution, kind)
     if last is not None and last.key != contribution.key:
         raise MismatchError(f"found last={last}, expected one with the key {contribution.key}")
-    case = Candidate(contribution, projection, last, devices, forgetting, form, n_outputs)
+    must_be(projection, Projection, "give the one that all devices share")
+    if form not in FORM_TOLERANCES:
+        raise SettingError(f"found form {form!r}, expected one of {list(FORM_TOLERANCES)}")
+    if not 0.0 < as_number("forgetting", forgetting) <= 1.0:
+        raise SettingError(f"found forgetting={forgetting}, expected above 0, at most 1 (1: never)")
+    listed = (devices,) if isinstance(devices, str) else devices
+    case = Candidate(contribution, projection, last, listed, forgetting, form, n_outputs)
     for check in CHECKS:
         wrong = check(case)
         if wrong:
