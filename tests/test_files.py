@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from edgemerge.files import (
     save,
     write_atomically,
 )
-from edgemerge.wire.codec import pack, pack_payload, unpack, unpack_payload
+from edgemerge.wire.codec import decode, encode, pack, pack_payload, unpack, unpack_payload
 from edgemerge.wire.state import from_bytes, to_bytes
 
 SHARED = Projection(n_inputs=3, n_hidden=4, seed=7, names=("a", "b", "ü"))
@@ -181,6 +182,39 @@ def test_infinity_rejects_no_sample_and_is_saved(kind, tmp_path):
     assert load(tmp_path / "never").reject_above == np.inf
     assert never.rejected == none.rejected == 0
     assert never.score(ROWS[0]) == pytest.approx(none.score(ROWS[0]), rel=1e-12)
+
+
+def test_sums_that_no_samples_have_are_refused(tmp_path):
+    bank = Bank(SHARED)
+    bank.learn(ROWS)
+    for thing, words in (
+        (detector(), "in a detector"),
+        (ledger(), "in a contribution to a ledger"),
+    ):
+        payload = unpack_payload(to_bytes(thing))
+        part = next(iter(payload.parts))
+        payload.parts[part] = replace(payload.parts[part], S=payload.parts[part].S * 0.0)
+        (tmp_path / "file").write_bytes(pack_payload(payload))
+        with pytest.raises(FormatError, match=f"{words}.*the file is damaged, load another copy"):
+            load(tmp_path / "file")
+    metadata, tensors = unpack(to_bytes(bank), 10**7)
+    payload = unpack_payload(tensors["sums"].tobytes())
+    payload.parts["0.own."] = replace(payload.parts["0.own."], U=payload.parts["0.own."].U * -1.0)
+    tensors["sums"] = np.frombuffer(pack_payload(payload), np.int8)
+    with pytest.raises(FormatError, match="in the pattern 'normal': the file is damaged"):
+        from_bytes(pack(metadata, tensors))
+
+
+@pytest.mark.parametrize("form", ["float32", "root16"])
+def test_sums_that_were_rounded_on_the_way_are_loaded(form, tmp_path):
+    kept = Ledger(SHARED)
+    for i in range(9):
+        rows = np.random.default_rng(i).normal(0.0, 0.3, (30, 3))
+        arrived = decode(encode(Contribution(f"pump-{i}", Stats.of(SHARED, rows), 1), form))
+        kept.put(arrived)
+    for thing in (kept, Detector.resume(kept.total())):
+        save(thing, tmp_path / "file")
+        assert repr(load(tmp_path / "file")) == repr(thing)
 
 
 def test_permissions_follow_the_umask_if_asked(tmp_path):

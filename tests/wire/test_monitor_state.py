@@ -144,6 +144,26 @@ def packed(plain, tensors):
     return codec.pack({"kind": "monitor", "state": json.dumps(plain)}, tensors)
 
 
+def test_a_state_in_which_a_bit_has_turned_is_refused_wherever_it_is():
+    data = saved()
+    places = np.random.default_rng(0).permutation(8 * len(data))[:400].tolist()
+    for place in [*places, 0, 8 * len(data) - 1]:
+        turned = bytearray(data)
+        turned[place // 8] ^= 1 << place % 8
+        with pytest.raises(FormatError):
+            from_bytes(bytes(turned))
+
+
+def test_a_state_without_a_checksum_is_read_as_older_versions_wrote_it():
+    metadata, plain, tensors = parts_of(saved())
+    assert list(metadata) == ["kind", "state", "sha256"]
+    assert to_bytes(from_bytes(packed(plain, tensors))).startswith(saved()[:100])
+    with pytest.raises(FormatError, match="unknown metadata word 'remark'"):
+        from_bytes(codec.pack(metadata | {"remark": "x"}, tensors))
+    with pytest.raises(FormatError, match="the checksum of the monitor does not fit"):
+        from_bytes(codec.pack(metadata | {"state": metadata["state"] + " "}, tensors))
+
+
 def test_a_state_without_a_field_is_refused_whichever_it_is():
     _, plain, tensors = parts_of(saved())
     for name in plain:

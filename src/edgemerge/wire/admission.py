@@ -64,6 +64,12 @@ class Rounding:
         lift = 2.0 * (stats.projection.n_hidden + 1) if form == "root16" else 1.0
         return cls(lift * slack, *FORM_TOLERANCES[form])
 
+    @classmethod
+    def of_any_form(cls, stats: Stats) -> Rounding:
+        """Return the most that sums may be off whose parts may have arrived in any form."""
+        gram, value = map(max, zip(*FORM_TOLERANCES.values(), strict=True))
+        return cls(cls.of(stats, "root16").slack, gram, value)
+
 
 def cholesky_within_rounding(
     U: Array, scale: Array, size: int, slack: float, relative: float
@@ -180,7 +186,7 @@ class Candidate:
     last: Contribution | None
     devices: Collection[str] | None
     forgetting: float
-    form: str
+    form: str | None  # None: it is not known
     n_outputs: int | None
 
     @property
@@ -191,6 +197,8 @@ class Candidate:
     @cached_property
     def rounding(self) -> Rounding:
         """How far these sums may be off."""
+        if self.form is None:
+            return Rounding.of_any_form(self.stats)
         return Rounding.of(self.stats, self.form)
 
     @cached_property
@@ -259,7 +267,10 @@ def check_growth(case: Candidate) -> Problem:
         return (
             f"found {new.count:g} samples after {old.count:g}: without forgetting they cannot fall"
         )
-    slack, scale = case.rounding.slack + Rounding.of(old, case.form).slack, new.U.diagonal()
+    slack, scale = (
+        case.rounding.slack + Rounding.of(old, case.form or "exact").slack,
+        new.U.diagonal(),
+    )
     value = 2.0 * case.rounding.value
     fell = (new.S * (1.0 + value) + slack < old.S).any()
     if fell or cholesky_within_rounding(new.U - old.U, scale, len(scale), slack, value) is None:
@@ -353,6 +364,21 @@ CHECKS: tuple[Callable[[Candidate], Problem], ...] = (
     check_explained_share,
     check_relation,
 )
+
+
+# of sums of any samples and targets, also where parts of them were rounded
+GRAM_CHECKS = (check_definite, check_target_bounds, check_explained_share)
+
+
+def wrong_sums(stats: Stats) -> Problem:
+    """Return what is wrong with stored sums of any samples, however rounded, or None.
+
+    Args:
+        stats: The sums, with a count of 0 or more.
+    """
+    contribution = Contribution("stored", stats, 0)
+    case = Candidate(contribution, stats.projection, None, None, 1.0, None, len(stats.C))
+    return next(filter(None, (check(case) for check in GRAM_CHECKS)), None)
 
 
 def admit(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from hashlib import sha256
 from math import inf
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from edgemerge.core.projection import Projection
 from edgemerge.core.readout import Ceiling
 from edgemerge.core.stats import Stats
 from edgemerge.wire import codec
+from edgemerge.wire.admission import wrong_sums
 from edgemerge.wire.codec import (
     MAX_BYTES,
     Metadata,
@@ -126,6 +128,7 @@ def _build_bank(plain: dict[str, Any], tensors: Tensors, limit: int) -> Bank:
     state.events.extend(Event(**event) for event in plain["events"])
     state.outsiders.restore(_checked_rows(tensors["outsiders"], n), plain["outsiders"])
     for i, entry in enumerate(plain["patterns"]):
+        _must_be_whole(payload.parts[f"{i}.own."], f"the pattern {entry['name']!r}")
         each = state.add(entry["name"], payload.parts[f"{i}.own."], np.empty((0, n)))
         each.detector.adopt(payload.parts[f"{i}.others."])
         ceilings = (entry.get(name, inf) for name in ("ceiling", "leverage_ceiling"))
@@ -177,7 +180,16 @@ def monitor_to_bytes(monitor: Monitor) -> bytes:
         tensors[f"{i}.rows"] = _rows_tensor(each.rows.rows, n)
         tensors[f"{i}.direction"] = each.direction
     state = json.dumps(_monitor_fields(monitor), separators=(",", ":"))
-    return pack({"kind": "monitor", "state": state}, tensors)
+    words = {"kind": "monitor", "state": state, "sha256": _digest(state, tensors)}
+    return pack(words, tensors)
+
+
+def _digest(state: str, tensors: Tensors) -> str:
+    """Return the checksum of a monitor's state; its bytes are not pinned, as others' are."""
+    found = sha256(json.dumps([state, codec.layout_of(tensors)]).encode())
+    for tensor in tensors.values():
+        found.update(tensor.tobytes())
+    return found.hexdigest()
 
 
 def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
@@ -206,7 +218,15 @@ def _monitor_fields(monitor: Monitor) -> dict[str, Any]:
 
 
 def _read_monitor(metadata: Metadata, tensors: Tensors, limit: int) -> Monitor:
+    unknown = [name for name in metadata if name not in ("kind", "state", "sha256")]
+    if unknown:
+        raise FormatError(
+            f"found the unknown metadata word {unknown[0][:80]!r}, expected kind, state, sha256: "
+            "read it with the version of edgemerge that wrote it"
+        )
     try:
+        if "sha256" in metadata and metadata["sha256"] != _digest(metadata["state"], tensors):
+            raise FormatError("the checksum of the monitor does not fit: load another copy")
         return _build_monitor(json.loads(metadata["state"]), tensors, limit)
     except FormatError:
         raise
@@ -331,6 +351,8 @@ def from_bytes(data: bytes, *, limit: int = MAX_BYTES) -> Saveable:
     if metadata.get("kind") == "bank":
         return _read_bank(data, metadata, tensors, limit)
     if metadata.get("kind") == "monitor":
+        if "sha256" in metadata:  # older versions wrote none
+            codec.unpack(data, limit)  # checks the header
         return _read_monitor(metadata, tensors, limit)
     payload = codec.payload_of(metadata, tensors, limit)
     value = FROM_PAYLOAD.get(payload.kind, codec.from_payload)(payload)
@@ -357,6 +379,7 @@ def _read_detector(payload: Payload) -> Detector:
     _must_have_parts(payload, ["own.", "others."])
     if any(len(stats.C) != payload.projection.n_inputs for stats in payload.parts.values()):
         raise FormatError("found sums of another task, expected those of a detector")
+    _must_be_whole(payload.parts["own."], "a detector")  # adopted ones may be estimates
     try:
         return Detector.resume(
             payload.parts["own."],
@@ -368,6 +391,12 @@ def _read_detector(payload: Payload) -> Detector:
         )
     except (EdgemergeError, KeyError, ValueError, OverflowError) as error:
         raise FormatError(f"found invalid settings of a detector: {error}") from error
+
+
+def _must_be_whole(stats: Stats, what: str) -> None:
+    """Refuse sums that no samples have: bits have turned in the file, which has no checksum."""
+    if wrong := wrong_sums(stats):
+        raise FormatError(f"{wrong} in {what}: the file is damaged, load another copy")
 
 
 def _optional_float(metadata: Metadata, name: str) -> float | None:
@@ -391,6 +420,7 @@ def _read_ledger(payload: Payload) -> Ledger:
     ledger = Ledger(payload.projection, n_outputs=min(outputs))
     for name, stats in payload.parts.items():
         n = len(name)
+        _must_be_whole(stats, f"a contribution to a ledger ({name[:-1]})")
         metadata = {key[n:]: word for key, word in payload.metadata.items() if key.startswith(name)}
         if not ledger.put(codec.contribution_from_metadata(metadata, stats)):
             raise FormatError("found a contribution twice, expected each once")
