@@ -12,7 +12,12 @@ from edgemerge import (
     Contribution,
     Detector,
     EdgemergeError,
+    FolderExchange,
+    HttpExchange,
+    KindError,
+    Learner,
     Ledger,
+    MemoryExchange,
     Merged,
     Monitor,
     Projection,
@@ -24,16 +29,24 @@ from edgemerge import (
     Threshold,
     admit,
     decode,
+    elm,
+    encode,
+    explained_by,
     fitting,
     freshest,
     load,
     save,
 )
+from edgemerge.exchange.mqtt import MqttExchange
+from edgemerge.exchange.peer import PeerExchange
+from edgemerge.wire.state import to_bytes
 
 SHARED = Projection(n_inputs=2, n_hidden=3)
 NOTE = Contribution("A", Stats.of(SHARED, [[0.1, 0.2]]), 1)
 FAULT = Contribution("A", NOTE.stats, 1, "bearing", kind="fault")
 OTHER = Contribution("A", Stats.of(Projection(n_inputs=2, n_hidden=3, seed=1), [[0.1, 0.2]]), 1)
+SEEN = Detector(OTHER.stats.projection).look([0.1, 0.2])
+WIDE = Stats.of(Projection(n_inputs=2, n_hidden=5), np.eye(2))
 BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
 
 
@@ -78,6 +91,37 @@ BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
         (lambda: Stats.of(None, [[0.0, 0.0]]), "found NoneType, expected Projection"),
         (lambda: Stats.empty(SHARED, -1), "n_outputs=-1, expected 0 or more"),
         (lambda: NOTE.stats * "x", "weight='x', expected a number"),
+        (lambda: NOTE.stats.solve("x"), "ridge='x', expected 0 or more"),  # type: ignore[arg-type] # on purpose
+        (lambda: NOTE.stats.solve(np.inf), "ridge=inf, expected 0 or more"),
+        (lambda: NOTE.stats.mean_loss(5), "found int, expected Readout"),
+        (lambda: NOTE.stats.mean_loss(WIDE.solve()), r"of shape \(5, 2\), expected \(3, 2\)"),
+        (lambda: elm(SHARED, [[0.0, 0.0]], [1.0, 2.0]), "expected 1 rows of finite numbers"),
+        (lambda: elm(SHARED, [[0.0, 0.0]], [np.nan]), "the target nan in column 0 of row 0"),
+        (lambda: elm(None, [[0.0, 0.0]]), "found NoneType, expected Projection"),
+        (lambda: explained_by(5), "found int, expected Stats or Profile"),
+        (lambda: explained_by(NOTE.stats, factor="x"), "factor='x', expected a number"),
+        (lambda: explained_by(NOTE.stats, factor=-1), "factor=-1, expected above 0"),
+        (lambda: explained_by(NOTE.stats)([OTHER]), "does not fit"),
+        (lambda: decode(to_bytes(Detector(SHARED))), r"found a saved detector.*load\(\) reads"),
+        (lambda: decode(to_bytes(Bank(SHARED))), r"found a saved bank.*load\(\) reads saved files"),
+        (lambda: decode(encode(SHARED), "Stats"), "kind='Stats', expected a class such as"),
+        (lambda: decode(encode(SHARED), Learner), "expected a class such as Detector or Bank"),
+        (lambda: MemoryExchange(5), "found int, expected Projection"),
+        (lambda: FolderExchange("x", None), "found NoneType, expected Projection"),
+        (
+            lambda: HttpExchange("http://h", "f", "t", projection=5),
+            "found int, expected Projection",
+        ),
+        (lambda: HttpExchange("http://h", "f", "t"), "insecure=True in Python"),
+        (lambda: MqttExchange("h", fleet="f", projection=5), "found int, expected Projection"),
+        (
+            lambda: MqttExchange("h", "x", fleet="f", projection=SHARED),
+            "port='x', expected",
+        ),
+        (lambda: MqttExchange("h", 0, fleet="f", projection=SHARED), "port=0, expected 1 to 65535"),
+        (lambda: PeerExchange(5, token="t"), "found int, expected Projection"),
+        (lambda: PeerExchange(SHARED, token="t", listen=("a", "b")), "port='b', expected a whole"),
+        (lambda: PeerExchange(SHARED, token="t", peers="x:1"), "found url 'x:1', expected http"),
         (lambda: Monitor(Detector(SHARED), votes=(1.5, 5)), "1 ≤ k ≤ n, two whole numbers"),
         (lambda: Monitor(Detector(SHARED), votes=("a", "b")), "1 ≤ k ≤ n, two whole numbers"),
         (lambda: Monitor(Detector(SHARED), false_alarms=[1]), "found list, expected str"),
@@ -126,6 +170,13 @@ BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
         (lambda: Threshold(votes=3), "votes=3, expected"),
         (lambda: Ledger(SHARED).total(devices=["B"]), r"no contribution of \['B'\]; known: \[\]"),
         (lambda: Bank(SHARED).rename("idle", "fast"), "no pattern 'idle'"),
+        (lambda: Bank(SHARED).explain(SEEN), "does not fit"),
+        (lambda: Bank(SHARED).explain_by_name(SEEN), "does not fit"),
+        (lambda: Detector(SHARED).explain(SEEN), "does not fit"),
+        (lambda: Detector(SHARED).explain_by_name(SEEN), "does not fit"),
+        (lambda: Detector(SHARED).score(SEEN), "found Seen, but a sample must be 2 numbers"),
+        (lambda: Detector(SHARED).explain_by_name([0.0, 0.0], most="x"), "most='x', expected a wh"),
+        (lambda: Bank(SHARED).explain_by_name([0.0, 0.0], most=-1), "most=-1, expected 0 or more"),
     ],
 )
 def test_a_mistake_is_named_with_what_to_do(call, words):
@@ -229,3 +280,24 @@ def test_settings_that_have_taken_effect_cannot_be_set(make, tmp_path):
     save(learner, tmp_path / "learner")
     assert load(tmp_path / "learner", make).options == learner.options
     assert pickle.loads(pickle.dumps(learner)).options == learner.options  # noqa: S301 - ours
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: MemoryExchange(SHARED),
+        lambda folder: FolderExchange(folder, SHARED),
+        lambda _: HttpExchange("http://127.0.0.1:9", "f", "t", projection=SHARED),
+        lambda _: MqttExchange("127.0.0.1", 9, fleet="f", projection=SHARED),
+        lambda _: PeerExchange(SHARED, token="t"),
+    ],
+    ids=["memory", "folder", "http", "mqtt", "peer"],
+)
+def test_only_contributions_are_pushed_and_only_selections_pulled(make, tmp_path):
+    exchange = make(tmp_path)
+    for given in (NOTE.stats, [NOTE], None):
+        with pytest.raises(KindError, match=r"expected Contribution: share\(\) of a learner"):
+            exchange.push(given)
+    with pytest.raises(KindError, match="found str, expected Selection: give such as Selection"):
+        exchange.pull("pump-3")
+    getattr(exchange, "close", bool)()

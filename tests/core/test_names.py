@@ -123,6 +123,12 @@ def test_a_projection_without_names_refuses_nothing_new():
         plain.to_grid(ONE["dict"])
 
 
+def test_explanations_have_the_order_of_the_projection():
+    learner = Detector(NAMED)
+    learner.learn(FRAME)
+    same(learner.explain(SWAPPED[:3]), learner.explain(READINGS[:3]))
+
+
 def test_each_row_of_a_list_is_matched_by_its_own_names():
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in READINGS[:4].tolist()]
     rows[1] = dict(reversed(rows[1].items()))

@@ -229,10 +229,10 @@ class Bank:
             X: What `look` returned, one sample (n,) or rows (k, n), each explained by itself.
 
         Returns:
-            (n,) for one sample, (k, n) for rows, as for a detector: 1 or less is usual. Ones while
-            there is no pattern yet.
+            (n,) for one sample, (k, n) for rows, in the order of the projection's inputs, as for a
+            detector: 1 or less is usual. Ones while there is no pattern yet.
         """
-        given = X.row if isinstance(X, Seen) else self.projection.to_grid(X)
+        given = X.row_of(self.projection) if isinstance(X, Seen) else self.projection.to_grid(X)
         rows = np.atleast_2d(given)
         found = np.ones_like(rows)
         for detector, mine in self._by_pattern(rows):
@@ -249,7 +249,7 @@ class Bank:
         Returns:
             What `explain` returns for them. An input without a name has its number, "0" first.
         """
-        row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
+        row = x.row_of(self.projection) if isinstance(x, Seen) else self.projection.to_one(x)
         return largest_by_name(self.explain_together(row[None]), self.projection.names, most)
 
     def explain_together(self, rows: Array) -> Array:
@@ -328,6 +328,7 @@ class Bank:
         Raises:
             MismatchError: They were made with another projection.
             RejectedError: A contribution is of a fault.
+            SettingError: A count is below 0.
         """
         if isinstance(merged, Stats):
             merged.must_be_compatible(self.projection, self.projection.n_inputs)

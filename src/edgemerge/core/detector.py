@@ -634,6 +634,18 @@ class Seen:
     errors: Look | None = None
     version: tuple[object, int] | None = None
 
+    def row_of(self, projection: Projection) -> Array:
+        """Return the sample on the grid of a projection, (n,).
+
+        Args:
+            projection: That of the learner that uses it.
+
+        Raises:
+            MismatchError: Another projection made it.
+        """
+        projection.must_equal(self.projection)
+        return self.row
+
 
 class OneOrRows(Protocol):
     """The type of methods that return a float for one sample and (k,) for rows."""
@@ -1173,7 +1185,8 @@ class Detector:
             X: What `look` returned, one sample (n,) or rows (k, n), each explained by itself.
 
         Returns:
-            (n,) for one sample, (k, n) for rows; ones while nothing is known.
+            (n,) for one sample, (k, n) for rows, in the order of the projection's inputs, also
+            where samples with names come in another; ones while nothing is known.
 
         >>> pump = Detector(Projection(n_inputs=3, n_hidden=16, seed=7))
         >>> load = np.random.default_rng(0).uniform(-0.8, 0.8, (300, 1))
@@ -1181,7 +1194,7 @@ class Detector:
         >>> pump.explain([0.4, 0.2, -0.1]).round()  # the third should be -0.4
         array([  0.,   0., 123.])
         """
-        rows = X.row if isinstance(X, Seen) else self.projection.to_grid(X)
+        rows = X.row_of(self.projection) if isinstance(X, Seen) else self.projection.to_grid(X)
         return self.explain_each(np.atleast_2d(rows)).reshape(rows.shape)
 
     def explain_by_name(self, x: Samples | Seen, *, most: int = 3) -> dict[str, float]:
@@ -1198,7 +1211,7 @@ class Detector:
         >>> Detector(shared).explain_by_name({"noise": 0.1, "heat": 0.2})  # nothing learnt yet
         {'heat': 1.0, 'noise': 1.0}
         """
-        row = x.row if isinstance(x, Seen) else self.projection.to_one(x)
+        row = x.row_of(self.projection) if isinstance(x, Seen) else self.projection.to_one(x)
         return largest_by_name(self.explain_together(row[None]), self.projection.names, most)
 
     def explain_each(self, rows: Array) -> Array:
@@ -1266,7 +1279,8 @@ class Detector:
 
         Raises:
             MismatchError: They were made with another projection.
-            RejectedError: A contribution is of a fault, or a count is below 0.
+            RejectedError: A contribution is of a fault.
+            SettingError: A count is below 0.
         """
         if isinstance(merged, Stats):
             stats = merged

@@ -26,7 +26,7 @@ from edgemerge import kernel
 from edgemerge.core.errors import KindError, MismatchError, SampleError, SettingError
 
 Array = NDArray[np.float64]
-Samples = ArrayLike | Mapping[Any, Any]  # (n,) or (k, n); data frames, series, dicts bring names
+Samples = ArrayLike | Mapping[Any, Any]  # (n,) or (k, n); tables, series, dicts bring names
 Activation = Literal["identity", "sigmoid", "tanh", "relu", "cosine"]
 
 
@@ -684,8 +684,8 @@ class Projection:
         grid_bits: The grid of inputs and hidden values is 2**-grid_bits, 12 by default. With fewer
             bits more samples fit into exact sums (5·10⁸ with 12).
         names: A name for each input; None (the default) goes by position. The weights of an input
-            then depend on its name, and samples with names (data frames, series, dicts) are
-            matched by them.
+            then depend on its name, and samples with names are matched by them: data frames,
+            Arrow tables, series, dicts, named tuples, and lists of these.
 
     >>> Projection(n_inputs=3, n_hidden=4, seed=7)
     Projection(3 inputs, 4 hidden, tanh, seed 7, 12 bits, 6e3a2749)
@@ -730,7 +730,8 @@ class Projection:
         128 hidden values, or 256 from 512 samples on, and a width that suits the samples.
 
         Args:
-            X: Samples (k, n). The columns of a data frame become the projection's `names`.
+            X: Samples (k, n). The columns of a data frame, and other names that samples carry,
+                become the projection's `names`.
             margin: Added to the range on either side, as a share of it; 0 by default. Raise it if
                 the samples do not cover everything normal. Values outside the range are used too,
                 up to 128 times its width.

@@ -21,7 +21,7 @@ from scipy.linalg import blas, lapack
 
 from edgemerge import kernel
 from edgemerge.core.errors import RidgeWarning, SettingError, SolveError
-from edgemerge.core.projection import Projection, aligned_empty
+from edgemerge.core.projection import Projection, aligned_empty, as_number
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def largest_trace(projection: Projection, trace: float) -> float:
 
 def inverse_factor(U: Array, ridge: float) -> tuple[Array, float]:
     """Return R, lower triangular, with RᵀR = (U + ρI)⁻¹, and the ρ that it took."""
-    if not ridge >= 0.0:
+    if not 0.0 <= as_number("ridge", ridge, "0 or more") < inf:
         raise SettingError(f"found ridge={ridge}, expected 0 or more")
     if not np.isfinite(U).all():
         raise SolveError("the sums hold NaN or infinity: they were not made by Stats")

@@ -23,8 +23,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from edgemerge.core.errors import SettingError, must_be
 from edgemerge.core.ledger import Contribution, Key, Selection
-from edgemerge.core.projection import Projection, random_uniform
+from edgemerge.core.projection import Projection, as_number, random_uniform
 from edgemerge.core.readout import Level, Readout, ridge_for
 from edgemerge.core.stats import Stats
 
@@ -494,10 +495,15 @@ def explained_by(mine: Stats | Profile, *, factor: float = SIMILAR_FACTOR) -> Se
     >>> [each.device for each in (~explained_by(line))([Contribution("b", cross, 1)])]
     ['b']
     """
+    must_be(mine, (Stats, Profile), "give `own` of a detector, or the stats of a contribution")
+    if not as_number("factor", factor) > 0.0:
+        raise SettingError(f"found factor={factor}, expected above 0")
     return Selection(rule=partial(_explained_by, Profile.of(mine), factor))
 
 
 def _explained_by(mine: Profile, factor: float, found: list[Contribution]) -> list[Contribution]:
+    for each in found:
+        each.stats.must_be_compatible(mine.stats.projection, len(mine.stats.C))
     return [each for each in found if explains(mine, each.stats, factor)]
 
 

@@ -254,8 +254,8 @@ def sum_up(
     return sums
 
 
-def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
-    """Return targets (k, m), or (k,) as one column, rounded to the grid."""
+def targets_of(T: ArrayLike, rows: int) -> Array:
+    """Return targets (k, m), or (k,) as one column, or raise SampleError."""
     targets = as_floats(T, "targets")
     targets = targets[:, None] if targets.ndim == 1 else targets
     if targets.ndim != 2 or len(targets) != rows:
@@ -269,7 +269,12 @@ def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
             f"found the target {targets[row, column]} in column {column} of row {row}, expected "
             f"{rows} rows of finite numbers: drop or repair such samples first"
         )
-    return np.asarray(np.rint(targets / step) * step)
+    return targets
+
+
+def targets_on_grid(T: ArrayLike, rows: int, step: float) -> Array:
+    """Return targets (k, m), or (k,) as one column, rounded to the grid."""
+    return np.asarray(np.rint(targets_of(T, rows) / step) * step)
 
 
 def outputs_of(projection: Projection, n_outputs: int | None) -> int:
@@ -505,7 +510,13 @@ class Stats:
         Args:
             readout: Of these sums or of others, with the same projection.
         """
+        must_be(readout, Readout, "solve() of sums returns one")
         B = readout.B
+        if B.shape != self.V.shape:
+            raise MismatchError(
+                f"found a readout of shape {B.shape}, expected {self.V.shape}: take one of sums of "
+                "the same projection and task"
+            )
         sums = self.S - np.einsum("ij,ij->j", B, 2.0 * self.V - self.U @ B)  # M10
         return np.asarray(np.maximum(sums, 0.0) / max(self.count, self.projection.quantum))
 
@@ -588,6 +599,7 @@ def elm(
 
     Raises:
         SolveError: If there are too few independent samples for "qr" or "normal".
+        SampleError: If targets are not finite, or not as many as samples.
 
     >>> shared = Projection(n_inputs=2, n_hidden=2, activation="identity", seed=1)
     >>> X = [[0.1, 0.2], [0.3, -0.4], [0.5, 0.6]]
@@ -596,8 +608,9 @@ def elm(
     """
     if by == "normal":
         return Stats.of(projection, X, T).solve(ridge=0.0).B  # M3
+    must_be(projection, Projection, "build one that all devices share")
     H = np.atleast_2d(projection.hidden(X))
-    targets = projection.to_rows(X) if T is None else np.asarray(T, dtype=np.float64)
+    targets = projection.to_rows(X) if T is None else targets_of(T, len(H)).reshape(np.shape(T))
     if by == "svd":
         return np.asarray(np.linalg.pinv(H) @ targets)
     if by == "qr":
@@ -708,5 +721,7 @@ def largest_by_name(
     shares: Array, names: Sequence[str] | None, most: int | None = None
 ) -> dict[str, float]:
     """Return the largest shares by the name of the input, or by its number; None means all."""
+    if most is not None and as_int("most", most) < 0:
+        raise SettingError(f"found most={most}, expected 0 or more inputs")
     labels = names or [str(i) for i in range(len(shares))]
     return {labels[i]: float(shares[i]) for i in np.argsort(-shares, kind="stable")[:most]}

@@ -262,8 +262,8 @@ class Connection:
             if not insecure:
                 raise SettingError(
                     f"found {url}, expected https:// to another machine: over plain http all on "
-                    "the way can read and change what is sent (--insecure allows it, or "
-                    "insecure = true in a configuration)"
+                    "the way can read and change what is sent (--insecure allows it, "
+                    "insecure=True in Python, insecure = true in a configuration)"
                 )
             if token:
                 logger.warning(

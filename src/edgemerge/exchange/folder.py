@@ -14,11 +14,17 @@ from pathlib import Path
 from stat import S_ISREG
 from threading import Lock
 
-from edgemerge.core.errors import DeniedError, EdgemergeError, RejectedError, UnavailableError
+from edgemerge.core.errors import (
+    DeniedError,
+    EdgemergeError,
+    RejectedError,
+    UnavailableError,
+    must_be,
+)
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
 from edgemerge.core.projection import Projection
-from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.protocol import merge, must_be_contribution, must_be_selection
 from edgemerge.exchange.stored_contributions import (
     SUFFIXES,
     LogOnce,
@@ -83,12 +89,14 @@ class FolderExchange:
         self, path: str | os.PathLike[str], projection: Projection, *, timeout_s: float = 10.0
     ) -> None:
         """Open nothing yet."""
+        must_be(projection, Projection, "build one that all devices share")
         self.path, self.projection, self.timeout_s = Path(path), projection, timeout_s
         self._lock = Lock()
         self._log = LogOnce(logger, f"skipped a file in {self.path}")
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution; return False if it was stored before."""
+        must_be_contribution(contribution)
         kind = contribution.kind
         admit(contribution, projection=self.projection, kind=kind)
         path = self.path / file_name(contribution.key, kind)
@@ -102,6 +110,7 @@ class FolderExchange:
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions."""
+        must_be_selection(selection)
         selected = self._selected(selection, "normal")
         return merge(selected, self.projection, selection, grouped=grouped)
 

@@ -12,6 +12,7 @@ from edgemerge.core.errors import (
     RejectedError,
     SettingError,
     StaleError,
+    must_be,
 )
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
@@ -25,6 +26,7 @@ from edgemerge.exchange.connection import (
     Reply,
     url_path,
 )
+from edgemerge.exchange.protocol import must_be_contribution, must_be_selection
 from edgemerge.wire.codec import decode_with_form, encode
 
 MAX_CACHED_PULLS = 8  # answers kept, so that the server need not send unchanged ones again
@@ -57,6 +59,9 @@ class HttpExchange:
         **options: Unpack[ConnectionOptions],
     ) -> None:
         """Send nothing yet."""
+        if projection is not None:
+            must_be(projection, Projection, "build the one that all devices share")
+        must_be(fleet, str, "name the fleet")
         self.fleet = fleet
         self._connection = Connection(url, token, **options)
         self._projection = projection
@@ -100,6 +105,7 @@ class HttpExchange:
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution; return False if it was stored before."""
+        must_be_contribution(contribution)
         try:
             where = url_path("fleets", self.fleet, ROUTES[contribution.kind], *contribution.key)
         except SettingError as error:
@@ -113,6 +119,7 @@ class HttpExchange:
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions; unchanged sums are not sent again."""
+        must_be_selection(selection)
         if selection.rule is not None:
             raise SettingError(
                 f"found {selection}, expected one without a rule: a server selects by receiver, "

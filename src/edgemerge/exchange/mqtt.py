@@ -33,12 +33,13 @@ from edgemerge.core.errors import (
     RejectedError,
     SettingError,
     UnavailableError,
+    must_be,
 )
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import Contribution, Kind, Merged, Selection
-from edgemerge.core.projection import Projection
+from edgemerge.core.projection import Projection, as_int
 from edgemerge.exchange.connection import Deadline, is_loopback
-from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.protocol import merge, must_be_contribution, must_be_selection
 from edgemerge.exchange.stored_contributions import (
     LogOnce,
     must_be_current,
@@ -83,7 +84,7 @@ class Broker:
         retry_s: First and longest delay before a connection that stays up is made again.
 
     Raises:
-        SettingError: `version` is neither 5 nor 4.
+        SettingError: `version` is neither 5 nor 4, or there is no such port.
     """
 
     host: str = "127.0.0.1"
@@ -99,6 +100,9 @@ class Broker:
 
     def __post_init__(self) -> None:
         """Check the version, and warn of a password on a connection without TLS."""
+        must_be(self.host, str, "give its name or address")
+        if not 1 <= as_int("port", self.port) <= 65535:
+            raise SettingError(f"found port={self.port}, expected 1 to 65535")
         if self.version not in (5, 4):
             raise SettingError(f"found version={self.version}, expected 5, or 4 for MQTT 3.1.1")
         if self.password_file and not self.encrypted and not is_loopback(self.host):
@@ -448,6 +452,7 @@ class MqttExchange:
         known_keys_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Send nothing yet."""
+        must_be(projection, Projection, "build one that all devices share")
         if not all(prefix.split("/")) or set(prefix) & set("+#$") or not prefix.isprintable():
             raise SettingError(
                 f"found prefix {prefix!r}, expected a topic without + # $ and empty levels"
@@ -474,6 +479,7 @@ class MqttExchange:
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution and read it back; return False if it was stored before."""
+        must_be_contribution(contribution)
         kind, payload = contribution.kind, encode(contribution)
         admit(contribution, projection=self.projection, kind=kind)
         where = self._topic(topic_suffix(contribution.key), kind)
@@ -496,6 +502,7 @@ class MqttExchange:
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Return the sum of the selected contributions."""
+        must_be_selection(selection)
         found = self._found(selection, "normal")
         return merge(found, self.projection, selection, grouped=grouped)
 

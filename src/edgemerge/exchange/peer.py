@@ -33,6 +33,7 @@ from edgemerge.core.errors import (
     SettingError,
     UnavailableError,
     UnknownError,
+    must_be,
 )
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import (
@@ -46,7 +47,7 @@ from edgemerge.core.ledger import (
     Selection,
     must_be_name,
 )
-from edgemerge.core.projection import Projection
+from edgemerge.core.projection import Projection, as_int
 from edgemerge.exchange.connection import (
     BLOCK_BYTES,
     PROOF_PATH,
@@ -56,7 +57,7 @@ from edgemerge.exchange.connection import (
     authorization_header,
     is_loopback,
 )
-from edgemerge.exchange.protocol import merge
+from edgemerge.exchange.protocol import merge, must_be_contribution, must_be_selection
 from edgemerge.exchange.stored_contributions import (
     LogOnce,
     must_be_current,
@@ -249,7 +250,7 @@ class PeerExchange:
         projection: What all devices share.
         listen: Host and port to listen on; port 0: any free one. The default serves this machine
             only: name an address of the network for peers on others.
-        peers: Addresses of the other devices, such as "https://10.0.0.3:7070"; none by default.
+        peers: Address of another device, such as "https://10.0.0.3:7070", or several; none by default.
             `meet` adds more.
         token: The secret that all peers share. Give it, or `token_file`; None by default.
         token_file: File with the token on one line; None by default.
@@ -281,7 +282,7 @@ class PeerExchange:
         projection: Projection,
         *,
         listen: tuple[str, int] | None = ("127.0.0.1", 0),
-        peers: Iterable[str] = (),
+        peers: str | Iterable[str] = (),
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
         timeout_s: float = 10.0,
@@ -295,7 +296,11 @@ class PeerExchange:
             raise SettingError(
                 "found no address to listen on, expected a host and a port for peers"
             )
+        must_be(projection, Projection, "build one that all devices share")
         self.projection = projection
+        host, port = listen
+        must_be(host, str, 'listen on such as ("0.0.0.0", 7070)')
+        as_int("port", port)
         if (token is None) == (token_file is None):
             raise SettingError(
                 "found no token or two, expected token or token_file: all peers share it"
@@ -312,7 +317,7 @@ class PeerExchange:
         self._peers: list[_Peer] = []
         self._log = LogOnce(logger, "a peer could not be asked")
         self._contradictions = LogOnce(logger, "contradicting contributions")
-        for url in peers:
+        for url in (peers,) if isinstance(peers, str) else peers:
             self.meet(url)
         encrypts = not (insecure or is_loopback(listen[0])) if tls is None else tls
         if encrypts and len(secret) < MIN_TOKEN_CHARS:
@@ -339,6 +344,7 @@ class PeerExchange:
 
     def push(self, contribution: Contribution) -> bool:
         """Serve a contribution from now on; return False if it was served before."""
+        must_be_contribution(contribution)
         admit(contribution, projection=self.projection, kind=contribution.kind)
         own = self._own[contribution.kind]
         with self._lock:
@@ -353,6 +359,7 @@ class PeerExchange:
 
     def pull(self, selection: Selection, *, grouped: bool = False) -> Merged:
         """Fetch what is new from every peer; return the sum of the selected contributions."""
+        must_be_selection(selection)
         return merge(self._fetched("normal"), self.projection, selection, grouped=grouped)
 
     def pull_faults(self, selection: Selection) -> Faults:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from threading import Lock
 from typing import Protocol, TypeGuard
 
+from edgemerge.core.errors import must_be
 from edgemerge.core.faults import Faults
 from edgemerge.core.ledger import (
     KINDS,
@@ -154,6 +155,16 @@ def shares_faults(exchange: Exchange) -> TypeGuard[FaultExchange]:
     return hasattr(exchange, "pull_faults")
 
 
+def must_be_contribution(given: object) -> None:
+    """Raise KindError unless this is a contribution, which can be pushed."""
+    must_be(given, Contribution, "share() of a learner returns a list of them: push each")
+
+
+def must_be_selection(given: object) -> None:
+    """Raise KindError unless this is a selection, which can be pulled."""
+    must_be(given, Selection, 'give such as Selection(receiver="pump-3")')
+
+
 def merge(
     contributions: Iterable[Contribution],
     projection: Projection,
@@ -170,6 +181,7 @@ def merge(
         grouped: One sum for each pattern instead of one in all; of the 64 largest if there are
             more.
     """
+    must_be_selection(selection)
     chosen = [each for each in selection(contributions) if each.samples > 0]
     if grouped:
         parts = [MergedPart.of(found.members, projection) for found in group(chosen)[:MAX_PARTS]]
@@ -201,6 +213,7 @@ class MemoryExchange:
 
     def push(self, contribution: Contribution) -> bool:
         """Store a contribution; return False if it was stored before."""
+        must_be_contribution(contribution)
         admit(contribution, projection=self.projection, kind=contribution.kind)
         ledger = self._ledgers[contribution.kind]
         with self._lock:

@@ -30,7 +30,14 @@ from typing import Any, TypeVar, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.errors import EdgemergeError, FormatError, SettingError, SolveError, must_be
+from edgemerge.core.errors import (
+    EdgemergeError,
+    FormatError,
+    KindError,
+    SettingError,
+    SolveError,
+    must_be,
+)
 from edgemerge.core.faults import FaultOrigin, Faults, KnownFault
 from edgemerge.core.ledger import Contribution, Kind, Merged, MergedPart, Origin
 from edgemerge.core.projection import Projection
@@ -44,6 +51,7 @@ from edgemerge.wire.admission import (
 )
 
 WIRE_FORMAT = 1
+SAVED_KINDS = ("detector", "ledger", "bank", "monitor")  # of states, which never travel
 MAX_HEADER_BYTES = 2**22
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I8": "|i1"}
 DTYPE_NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
@@ -648,7 +656,12 @@ def decode_with_form(
 ) -> tuple[Value, str]:
     """Return a value and the form that it was written in, which `admit` needs; see `decode`."""
     must_be(data, bytes, "read the file or message as bytes")
-    payload = unpack_payload(data, limit=limit, projection=projection)
+    metadata, tensors = read_container(data, limit)
+    if (kind := metadata.get("kind")) in SAVED_KINDS:
+        raise FormatError(
+            f"found a saved {kind}, expected what encode() wrote: load() reads saved files"
+        )
+    payload = payload_of(metadata, tensors, limit, projection)
     value = from_payload(payload)
     must_be_canonical(to_payload(value, payload.form), data)
     return value, payload.form
@@ -656,6 +669,12 @@ def decode_with_form(
 
 def must_be_kind(value: Any, kind: type | None) -> Any:
     """Return the value, or refuse one of another class than was asked for."""
+    if kind is not None and not isinstance(kind, type):
+        raise KindError(
+            f"found kind={kind!r:.60}, expected a class such as Contribution: import it"
+        )
+    if getattr(kind, "_is_protocol", False):
+        raise KindError(f"found kind={kind!r:.60}, expected a class such as Detector or Bank")
     if kind is not None and not isinstance(value, kind):
         raise FormatError(
             f"found a {type(value).__name__}, expected a {kind.__name__}: "
