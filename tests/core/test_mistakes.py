@@ -91,7 +91,13 @@ BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
         (lambda: Stats.of(None, [[0.0, 0.0]]), "found NoneType, expected Projection"),
         (lambda: Stats.empty(SHARED, -1), "n_outputs=-1, expected 0 or more"),
         (lambda: NOTE.stats * "x", "weight='x', expected a number"),
-        (lambda: NOTE.stats.solve("x"), "ridge='x', expected 0 or more"),  # type: ignore[arg-type] # on purpose
+        (lambda: NOTE.stats * 1e300, "expected below .*, up to which sums are exact"),
+        (lambda: Stats.total(SHARED, [1]), "found int, expected Stats: give the stats"),
+        (lambda: Detector(SHARED).without(5), "found int, expected Stats: give the sums"),
+        (lambda: decode(encode(SHARED), projection=5), "found int, expected Projection: give one"),  # type: ignore[call-overload] # on purpose
+        (lambda: PeerExchange(SHARED, token="t", listen="a:1"), "found str, expected tuple: give"),
+        (lambda: PeerExchange(SHARED, token="t", listen=("a", 99999)), "port up to 65535"),
+        (lambda: NOTE.stats.solve("x"), "ridge='x', expected 0 or more"),
         (lambda: NOTE.stats.solve(np.inf), "ridge=inf, expected 0 or more"),
         (lambda: NOTE.stats.mean_loss(5), "found int, expected Readout"),
         (lambda: NOTE.stats.mean_loss(WIDE.solve()), r"of shape \(5, 2\), expected \(3, 2\)"),
@@ -104,8 +110,8 @@ BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
         (lambda: explained_by(NOTE.stats)([OTHER]), "does not fit"),
         (lambda: decode(to_bytes(Detector(SHARED))), r"found a saved detector.*load\(\) reads"),
         (lambda: decode(to_bytes(Bank(SHARED))), r"found a saved bank.*load\(\) reads saved files"),
-        (lambda: decode(encode(SHARED), "Stats"), "kind='Stats', expected a class such as"),
-        (lambda: decode(encode(SHARED), Learner), "expected a class such as Detector or Bank"),
+        (lambda: decode(encode(SHARED), "Stats"), "kind='Stats', expected a class such as"),  # type: ignore[call-overload] # on purpose
+        (lambda: decode(encode(SHARED), Learner), "expected a class such as Detector or Bank"),  # type: ignore[type-var,type-abstract] # on purpose
         (lambda: MemoryExchange(5), "found int, expected Projection"),
         (lambda: FolderExchange("x", None), "found NoneType, expected Projection"),
         (
@@ -174,7 +180,7 @@ BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
         (lambda: Bank(SHARED).explain_by_name(SEEN), "does not fit"),
         (lambda: Detector(SHARED).explain(SEEN), "does not fit"),
         (lambda: Detector(SHARED).explain_by_name(SEEN), "does not fit"),
-        (lambda: Detector(SHARED).score(SEEN), "found Seen, but a sample must be 2 numbers"),
+        (lambda: Detector(SHARED).score(SEEN), "found Seen, but a sample must be 2 numbers"),  # type: ignore[call-overload] # on purpose
         (lambda: Detector(SHARED).explain_by_name([0.0, 0.0], most="x"), "most='x', expected a wh"),
         (lambda: Bank(SHARED).explain_by_name([0.0, 0.0], most=-1), "most=-1, expected 0 or more"),
     ],

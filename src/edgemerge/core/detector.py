@@ -1325,6 +1325,7 @@ class Detector:
         Raises:
             SettingError: With forgetting they have faded since, and cannot be taken back exactly.
         """
+        must_be(stats, Stats, "give the sums of these samples")
         if self.forgetting < 1.0:
             raise SettingError(
                 f"found forgetting={self.forgetting}, expected 1 to take samples back: "

@@ -402,6 +402,7 @@ class Stats:
         sums, rest = whole.sums(), iter(parts)
         while few := tuple(islice(rest, SUMMED_TOGETHER)):
             for part in few:
+                must_be(part, Stats, "give the stats of contributions")
                 part.must_be_compatible(projection, len(whole.C))
             sums.merge_all(few)
         # squares only grow, so checking the end is enough
@@ -434,6 +435,7 @@ class Stats:
         if not 0.0 <= as_number("weight", weight) < np.inf:
             raise SettingError(f"found weight {weight}, expected a finite number of 0 or more")
         q = self.projection.quantum
+        must_fit(self.largest * weight, q)
         U, V, C, S = (np.rint(a * (weight / q)) * q + 0.0 for a in self.arrays)  # no −0
         return self._replace(U, V, C, S, round(self.count * weight / q) * q)
 

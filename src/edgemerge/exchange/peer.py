@@ -298,9 +298,11 @@ class PeerExchange:
             )
         must_be(projection, Projection, "build one that all devices share")
         self.projection = projection
-        host, port = listen
-        must_be(host, str, 'listen on such as ("0.0.0.0", 7070)')
-        as_int("port", port)
+        given: Any = listen
+        must_be(given, tuple, 'give host and port, such as ("0.0.0.0", 7070)')
+        if len(given) != 2 or not 0 <= as_int("port", given[1]) <= 65535:
+            raise SettingError(f"found listen={given}, expected a host and a port up to 65535")
+        must_be(given[0], str, 'give host and port, such as ("0.0.0.0", 7070)')
         if (token is None) == (token_file is None):
             raise SettingError(
                 "found no token or two, expected token or token_file: all peers share it"

@@ -656,6 +656,8 @@ def decode_with_form(
 ) -> tuple[Value, str]:
     """Return a value and the form that it was written in, which `admit` needs; see `decode`."""
     must_be(data, bytes, "read the file or message as bytes")
+    if projection is not None:
+        must_be(projection, Projection, "give one that exists already, or leave it out")
     metadata, tensors = read_container(data, limit)
     if (kind := metadata.get("kind")) in SAVED_KINDS:
         raise FormatError(
