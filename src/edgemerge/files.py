@@ -62,7 +62,8 @@ def load(
         limit: The most bytes to accept, 1 GiB by default. Raise it for larger files.
 
     Raises:
-        FormatError: If the file is not one of edgemerge's, or holds another kind of object.
+        FormatError: If the file is not one of edgemerge's, holds another kind of object, or is
+            damaged: a monitor has a checksum, of other learners the sums are checked.
 
     >>> from tempfile import mkdtemp
     >>> from edgemerge import Projection
