@@ -250,8 +250,8 @@ class PeerExchange:
         projection: What all devices share.
         listen: Host and port to listen on; port 0: any free one. The default serves this machine
             only: name an address of the network for peers on others.
-        peers: Address of another device, such as "https://10.0.0.3:7070", or several; none by default.
-            `meet` adds more.
+        peers: Address of another device, such as "https://10.0.0.3:7070", or several; none by
+            default. `meet` adds more.
         token: The secret that all peers share. Give it, or `token_file`; None by default.
         token_file: File with the token on one line; None by default.
         timeout_s: How long to wait for each answer of a peer, in seconds; 10 unless given. Raise it
