@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from edgemerge.agent.background import ReadAhead
 from edgemerge.agent.config import QualityConfig
 from edgemerge.agent.quality import NAMES, DataQuality
 from edgemerge.agent.sources import Reading
@@ -329,6 +330,24 @@ def test_a_file_of_every_night_is_no_gap_after_two_of_them():
     for night in range(10):
         world.timed(200, 1e9 + 86_400.0 * night, 60.0)
     assert world.log.count("+gap") == 2
+
+
+def test_when_rows_without_times_were_read_tells_of_no_gap_and_no_rate():
+    class Undated:
+        def read(self, _stop, _position):
+            yield from (Reading(RNG.normal(size=2)) for _ in range(600))
+
+    clock = iter([*range(300), *range(4000, 4300)])  # read with a pause, and one a second
+    inbox = ReadAhead(Undated(), None, clock=lambda: 1e9 + next(clock))
+    world = World(live=False, rate_hz=100.0)
+    while not inbox.ended:
+        if (reading := inbox.take(1.0)) is not None:
+            assert reading.at is not None
+            world.quality.row(reading)
+            world.tend()
+    inbox.close()
+    assert inbox.taken == 600
+    assert world.log == []
 
 
 def test_the_first_row_after_a_restart_is_no_gap():

@@ -208,7 +208,7 @@ class ReadAhead:
                 self.ended = True
                 return None
         reading = self._first
-        if self._may_pass is not None and not self._may_pass(reading.time or 0.0):
+        if self._may_pass is not None and not self._may_pass(reading.at or 0.0):
             self._stop.wait(timeout_s)
             return None
         self._first = None
@@ -252,7 +252,7 @@ class ReadAhead:
         try:
             for reading in self._source.read(self._stop, self._position):
                 if reading.at is None:
-                    reading = replace(reading, arrived=self._clock())
+                    reading = replace(reading, at=self._clock(), dated=False)
                 self._put(reading)
                 if self._stop.is_set():
                     return

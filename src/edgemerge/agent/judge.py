@@ -105,7 +105,7 @@ class Judge:
         if self._quality is not None:
             self._quality.row(reading)
         now = self._clock()
-        at = now if reading.time is None else reading.time
+        at = now if reading.at is None else reading.at
         outside = memory.monitor.outside
         try:
             sample = self._features.push(reading.values)

@@ -387,7 +387,7 @@ class DataQuality:
         if reading.skipped != self._skipped_before:  # no gap, but rows that could not be read
             self._skipped_before = reading.skipped
             self._times.forget_last()
-        if reading.at is not None:
+        if reading.dated and reading.at is not None:
             self._times.row(reading.at)
             self._silence.expect(self._times.step)
         elif self._arrivals is not None:

@@ -32,9 +32,10 @@ Array = NDArray[np.float64]
 class Reading:
     """What the sensors measured at one time, (k,); `position` is where to resume after it.
 
-    The position is plain JSON, or None where a source cannot go back (standard input, MQTT). The
-    names are those of the values, where the source knows them. `skipped` counts the rows before it
-    that the source could not read. `arrived` is when it was read, if it has no time of its own.
+    `at` is when it was measured; without a time of its own it gets the time when it was read, and
+    is not `dated`. The position is plain JSON, or None where a source cannot go back (standard
+    input, MQTT). The names are those of the values, where the source knows them. `skipped` counts
+    the rows before it that the source could not read.
     """
 
     values: Array
@@ -42,12 +43,7 @@ class Reading:
     position: Any = None
     names: tuple[str, ...] | None = None
     skipped: int = 0
-    arrived: float | None = None
-
-    @property
-    def time(self) -> float | None:
-        """When it was measured, or else read."""
-        return self.arrived if self.at is None else self.at
+    dated: bool = True
 
 
 class Source(Protocol):

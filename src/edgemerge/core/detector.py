@@ -1369,7 +1369,8 @@ class Detector:
         return Seen(self.projection, row, h, float(score), NORMAL, look, self.known.version())
 
     def _learn_seen(self, seen: Seen) -> None:
-        self.projection.must_equal(seen.projection)
+        if seen.projection is not self.projection:
+            self.projection.must_equal(seen.projection)
         run = self._run or self._start()
         found = None if run is None else run.learn_row(seen.row, self._limit())
         found = self._again("learn_row", seen.row, self._limit()) if found is None else found
