@@ -1,14 +1,13 @@
 """Adopting in the background: planned in another thread, applied between two samples."""
 
 from collections import Counter
+from functools import partialmethod
 from threading import Event, get_ident
 
 import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
-from edgemerge.agent import state as agent_state
-from edgemerge.agent import sync
 from edgemerge.agent.background import (
     ExchangeJob,
     OverBudgetError,
@@ -33,6 +32,7 @@ P = shared()
 TRY = stream(40, seed=99)
 MINE, MORE = stream(200), stream(70, seed=4)
 PLACES = (0.2, 0.5, 0.8, 0.0, 0.65)
+PLANS = {kind: kind.plan for kind in (Bank, Detector)}
 KINDS = {"detector": Detector, "bank": lambda shared: Bank(shared, max_patterns=2)}  # no splits
 
 
@@ -49,7 +49,7 @@ def merged_of(notes):
 
 
 class Held:
-    """Stands in for `plan_for`: it waits until it is let go, and remembers its threads."""
+    """Stands in for `plan`: it waits until it is let go, and remembers its threads."""
 
     def __init__(self, real):
         self.real, self.started, self.go, self.threads = real, Event(), Event(), []
@@ -67,8 +67,9 @@ class Held:
 
 @pytest.fixture
 def held(monkeypatch):
-    found = Held(agent_state.plan_for)
-    monkeypatch.setattr(sync, "plan_for", found)
+    found = Held(lambda learner, *given: PLANS[type(learner)](learner, *given))
+    for kind in PLANS:
+        monkeypatch.setattr(kind, "plan", partialmethod(found))
     yield found
     found.go.set()
 
@@ -150,7 +151,7 @@ def test_an_agent_plans_in_another_thread_than_that_of_its_results(tmp_path, hel
         exchange.push(note)
     write_rows(tmp_path / "pump-1.csv", MINE)
     results, applied = set(), set()
-    monkeypatch.setattr(sync, "apply_plan", recording(applied, agent_state.apply_plan))
+    monkeypatch.setattr(Bank, "apply", recording(applied, Bank.apply))
     running = Running(config)
     listens = running.listener
     monkeypatch.setattr(listens, "verdict", recording(results, listens.verdict))
@@ -432,7 +433,7 @@ def test_an_exchange_says_what_it_left_out():
 
 
 def test_a_bank_of_many_hostile_patterns_says_what_it_left_out(devices, held, monkeypatch):
-    monkeypatch.setattr(sync, "max_compared", lambda _learner: 3)
+    monkeypatch.setattr(Bank, "max_compared", 3)
     exchange = MemoryExchange(P)
     for i, place in enumerate(PLACES):
         exchange.push(Contribution("hostile", Stats.of(P, stream(40, 50 + i, place)), 1, f"p{i}"))
@@ -443,8 +444,8 @@ def test_a_bank_of_many_hostile_patterns_says_what_it_left_out(devices, held, mo
 
 
 def test_twice_the_patterns_that_a_bank_can_keep_are_compared():
-    assert agent_state.max_compared(Bank(P, max_patterns=3)) == 24
-    assert agent_state.max_compared(Detector(P)) is None
+    assert Bank(P, max_patterns=3).max_compared == 24
+    assert Detector(P).max_compared is None
 
 
 class Time:

@@ -187,7 +187,7 @@ def test_what_cannot_be_compared_in_time_is_not_taken_back(kind, monkeypatch):
     def slow(*_given):
         raise OverBudgetError("it took longer than 10 s")
 
-    monkeypatch.setattr("edgemerge.agent.sync.plan_for", slow)
+    monkeypatch.setattr(kind, "plan", slow)
     carry_out(subject, subject.recheck())
     assert held(subject) == 400
     assert "not checked: it took longer than 10 s" in subject.message

@@ -8,7 +8,6 @@ from edgemerge.agent.state import (
     AgentState,
     merged_digest,
     own_stats,
-    plan_for,
     state_from_bytes,
     state_to_bytes,
 )
@@ -64,7 +63,7 @@ def test_what_was_refused_is_not_tried_again_unless_it_changes(monkeypatch):
     subject = sharing(Detector(P))
     receive(subject, spoiling())
     looked = []
-    monkeypatch.setattr("edgemerge.agent.sync.plan_for", lambda *given: looked.append(given))
+    monkeypatch.setattr(Detector, "plan", lambda *given: looked.append(given))
     assert not receive(subject, spoiling())
     assert looked == []
     assert "refused" in subject.message
@@ -83,7 +82,7 @@ def test_the_preview_tells_what_adopting_does(kind):
     subject = sharing(kind(P))
     learner = subject.memory.learner
     before = state_to_bytes(subject.memory)
-    preview = MergePreview.of(learner, like(), plan_for(learner, like()))
+    preview = MergePreview.of(learner, like(), learner.plan(like()))
     assert state_to_bytes(subject.memory) == before  # nothing was adopted
     assert (preview.samples, preview.devices) == (400, 1)
     assert 0.5 < preview.shift < 2.0

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgemerge import Bank, Contribution, Projection, Stats
+from edgemerge.core.detector import AdoptionPlan
 from edgemerge.core.errors import CapacityError, SettingError
-from edgemerge.core.patterns import AdoptionPlan
 from edgemerge.core.stats import exact_limit
 from edgemerge.wire.state import from_bytes, to_bytes
 from tests.cases import machine

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgemerge import Bank, Contribution, Detector, Stats
-from edgemerge.agent.state import own_stats, plan_for
+from edgemerge.agent.state import own_stats
 from edgemerge.agent.sync import MergePreview
 from edgemerge.core.errors import SettingError, UnavailableError, UnknownError
 from edgemerge.core.ledger import Selection
@@ -64,7 +64,7 @@ class Fleet:
         for device in targets:
             mine = {row.pattern: row for row in rows if row.device == device}
             told, learner = self.told(device), self.learners[device]
-            found = MergePreview.of(learner, told, plan_for(learner, told))
+            found = MergePreview.of(learner, told, learner.plan(told))
             assert set(mine) == set(own_stats(learner))
             for pattern, shift in found.patterns.items():
                 assert mine[pattern].shift == pytest.approx(shift, rel=ROUNDING)

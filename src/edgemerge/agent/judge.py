@@ -15,7 +15,6 @@ from edgemerge.agent.quality import DataQuality
 from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState
 from edgemerge.agent.sync import iso_time
-from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SampleError
 from edgemerge.core.monitor import FAR_OUTSIDE, MonitorEvent, Result
 from edgemerge.delivery import unusual
@@ -89,7 +88,7 @@ class Judge:
         self._found: dict[int, tuple[float, float]] = {}
         self._last_outside = 0
         self._ahead_s = 0.0  # of the time of day: the time of samples
-        self._has_one_pattern = isinstance(memory.learner, Detector)
+        self._grouped = memory.learner.grouped
         self._last: MonitorEvent | None = _newest(memory)
 
     def judge(self, reading: Reading) -> Verdict | None:
@@ -204,7 +203,7 @@ class Judge:
             score=result.score,
             limit=result.limit,
             alarm=result.alarm,
-            pattern=None if self._has_one_pattern and not result.alarm else result.pattern,
+            pattern=result.pattern if self._grouped or result.alarm else None,
             why=tuple(name for name, _factor in named),
             carried=carried,
             ready=result.ready,

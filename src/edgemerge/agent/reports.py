@@ -25,7 +25,7 @@ from edgemerge.agent.judge import Verdict
 from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
-from edgemerge.core.detector import NORMAL, Detector
+from edgemerge.core.detector import NORMAL
 from edgemerge.core.errors import EdgemergeError, UnavailableError, UnknownError
 from edgemerge.exchange.client import MAX_NAME_CHARS, ReportAnswer, was_not_sent
 
@@ -139,15 +139,15 @@ def describe_status(
     memory: AgentState, points: ReportBuffer, status: Mapping[str, Any], synced: float | None
 ) -> JsonObject:
     """Return the status part of a report."""
-    single, used = isinstance(memory.learner, Detector), points.used()
+    learner, used = memory.learner, points.used()
     patterns: list[JsonObject] = [
         {
             "pattern": printable(name, MAX_NAME_CHARS),
             "own": rounded(each.own_count),
             "told": rounded(each.known.others_count),
-            "used": used[None if single else name],
+            "used": used[name if learner.grouped else None],
         }
-        for name, each in memory.learner.detectors.items()
+        for name, each in learner.detectors.items()
     ]
     found = {name: status[name] for name in STATUS_COUNTS}
     found["learnt"] = sum(each["own"] for each in patterns)
@@ -266,7 +266,7 @@ def describe_values(
 
 def pattern_name(memory: AgentState, pattern: str | None) -> str | None:
     """Return the name under which a pattern is shown; a detector's is "normal"."""
-    if pattern is None and isinstance(memory.learner, Detector):
+    if pattern is None and not memory.learner.grouped:
         return NORMAL
     return printable(pattern or "", MAX_NAME_CHARS) or None
 

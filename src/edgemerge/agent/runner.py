@@ -54,8 +54,6 @@ from edgemerge.agent.sync import (
     Synchronizer,
     iso_time,
 )
-from edgemerge.core.bank import Bank
-from edgemerge.core.detector import Detector
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.core.ledger import Merged
 from edgemerge.core.projection import Projection
@@ -411,7 +409,7 @@ def new_state(config: Config, projection: Projection, clock: Callable[[], float]
 def check_state(memory: AgentState, config: Config) -> None:
     """Refuse the state of another device or kind of learner; warn of changed settings."""
     learner = memory.learner
-    kind = "detector" if isinstance(learner, Detector) else "bank"
+    kind = type(learner).__name__.lower()
     for word, found, expected in (
         ("device", memory.device, config.device),
         ("learner.kind", kind, config.learner.kind),
@@ -421,10 +419,7 @@ def check_state(memory: AgentState, config: Config) -> None:
                 f"{config.state} holds the state of {word} {found!r}, and the configuration has "
                 f"{expected!r}: change it back, or choose another state folder"
             )
-    kept, wanted = (
-        _learner_options(learner),
-        _learner_options(make_learner(config, memory.projection)),
-    )
+    kept, wanted = learner.options, make_learner(config, memory.projection).options
     changed = [name for name in kept if kept[name] != wanted[name]]
     if changed:
         values = {"changed": changed, "kept": {name: kept[name] for name in changed}}
@@ -470,11 +465,6 @@ def _warn_of_gate(config: Config, projection: Projection) -> None:
     )
     values = {"gate": gate, "default": min_fresh_samples(projection) / projection.n_hidden}
     logger.warning(f"sync.gate is lower than the default: {words}", extra={"values": values})
-
-
-def _learner_options(learner: Detector | Bank) -> dict[str, object]:
-    names = ("ridge", "forgetting", "reject_above", "max_patterns")
-    return {name: getattr(learner, name) for name in names if hasattr(learner, name)}
 
 
 def run_one(

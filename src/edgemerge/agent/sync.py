@@ -35,21 +35,15 @@ from edgemerge.agent.state import (
     REFUSED_PREFIX,
     AgentState,
     SavedCallback,
-    apply_plan,
     can_check_adopted,
     census,
     level_check,
     level_shifts,
-    max_compared,
     merged_digest,
     own_stats,
-    plan_for,
-    plan_holds,
-    snapshot,
     start_new_incarnation,
 )
-from edgemerge.core.bank import Bank
-from edgemerge.core.detector import Detector
+from edgemerge.core.detector import AdoptionPlan, Learner
 from edgemerge.core.errors import (
     DeniedError,
     EdgemergeError,
@@ -59,7 +53,6 @@ from edgemerge.core.errors import (
     UnavailableError,
 )
 from edgemerge.core.ledger import MAX_PATTERNS, Contribution, Key, Merged, Selection
-from edgemerge.core.patterns import AdoptionPlan
 from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import SIMILAR_FACTOR, LevelCheck
 from edgemerge.core.stats import Stats
@@ -272,7 +265,7 @@ class MergePreview:
     devices: int = 0
 
     @classmethod
-    def of(cls, learner: Detector | Bank, merged: Merged, plan: AdoptionPlan) -> MergePreview:
+    def of(cls, learner: Learner, merged: Merged, plan: AdoptionPlan) -> MergePreview:
         """Compute it from the sums alone, M10; nothing is adopted."""
         shifts = level_shifts(learner, plan)
         samples = sum(part.stats.count for part in merged.parts)
@@ -320,7 +313,7 @@ class AdoptionJob:
     read: Callable[[], Merged]
     data: bytes
     digest: str
-    learner: Detector | Bank
+    learner: Learner
     max_shift: float = inf
     timeout_s: float = inf
     trusted: frozenset[str] = frozenset()
@@ -356,7 +349,7 @@ def plan_adoption(job: AdoptionJob) -> Adoption:
             merged, left_out = leave_out(merged, check)
         if left_out and not merged.parts:
             return Adoption(refusal="; ".join(left_out), left_out=left_out)
-        plan = plan_for(job.learner, merged, budget.check)
+        plan = job.learner.plan(merged, budget.check)
         preview = MergePreview.of(job.learner, merged, plan)
         budget.check()
     except OverBudgetError as error:
@@ -578,7 +571,7 @@ class SharingPolicy:
     def _job(self, read: Callable[[], Merged], data: bytes, digest: str) -> AdoptionJob:
         limits = self._max_shift, self._timeout_s
         who = self.trusted, self.memory.device
-        return AdoptionJob(read, data, digest, snapshot(self.memory.learner), *limits, *who)
+        return AdoptionJob(read, data, digest, self.memory.learner.copy_own(), *limits, *who)
 
     @property
     def trusted(self) -> frozenset[str]:
@@ -593,7 +586,7 @@ class SharingPolicy:
             return None
         digest = merged_digest(memory.merged)
         read = partial(memory.decode_merged, before)
-        return AdoptionJob(read, before, digest, snapshot(memory.learner), undo=True)
+        return AdoptionJob(read, before, digest, memory.learner.copy_own(), undo=True)
 
     def finish(self, job: AdoptionJob, found: Adoption) -> AdoptionJob | None:
         """Adopt what was planned, or refuse it; return a job if it has to be planned again."""
@@ -607,11 +600,11 @@ class SharingPolicy:
         if job.again and not found.left_out:
             self.memory.provisional = False
             return None
-        if not plan_holds(self.memory.learner, found.plan):
+        if not self.memory.learner.holds(found.plan):
             return self._plan_again(job)
         failpoint("agent-before-adopt")
         try:
-            apply_plan(self.memory.learner, found.plan)
+            self.memory.learner.apply(found.plan)
         except EdgemergeError as error:
             self._refuse(job, str(error), take_back=False)
             return None
@@ -630,7 +623,7 @@ class SharingPolicy:
 
     def _plan_again(self, job: AdoptionJob) -> AdoptionJob | None:
         if job.attempt < MAX_PLANS:
-            copy = snapshot(self.memory.learner)
+            copy = self.memory.learner.copy_own()
             return replace(job, learner=copy, attempt=job.attempt + 1)
         done = "undone" if job.undo else "adopted"
         self.message = f"not {done}: the patterns changed {MAX_PLANS} times meanwhile; sync again"
@@ -846,7 +839,7 @@ class Synchronizer:
         push = memory.contributions() if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
         knows = KnownExchange(memory.timeline, memory.device, memory.incarnation)
-        job = ExchangeJob(push, pull, max_compared(memory.learner), faults, knows)
+        job = ExchangeJob(push, pull, memory.learner.max_compared, faults, knows)
         self._save_then(partial(self._send, job))
 
     def _save_then(self, step: SavedCallback) -> None:

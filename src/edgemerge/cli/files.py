@@ -457,9 +457,7 @@ def _shared_files(
     learner: Any, device: str, pattern: str | None, origin: dict[str, int], out: Path
 ) -> dict[Path, Any]:
     """Return the contributions, each with the file to write it to."""
-    from edgemerge.core.bank import Bank
-
-    if isinstance(learner, Bank):
+    if learner.grouped:
         if pattern:
             raise CommandError(
                 "found --pattern for a bank, which names its patterns itself: leave it out"
@@ -534,7 +532,6 @@ def merge(
 def _merge_into_learner(
     files: tuple[Path, ...], without: tuple[str, ...], out: Path
 ) -> dict[str, Any]:
-    from edgemerge.core.bank import Bank
     from edgemerge.files import save
 
     if len(files) < 2:
@@ -542,13 +539,13 @@ def _merge_into_learner(
             "found one file, expected a learner and contributions: LEARNER_FILE FILE..."
         )
     learner = load_learner(files[0])
-    if isinstance(learner, Bank):
+    if learner.grouped:
         learner.catch_up()  # so that before and after are of the same samples
     received = _read_contributions(files[1:], learner.projection, without)
     _reject_own(learner, received)
     before = sample_counts(learner)
     readouts = {name: each.readout for name, each in learner.detectors.items() if each.own.count}
-    if isinstance(learner, Bank):
+    if learner.grouped:
         if received.bare_stats:
             raise CommandError("found sums without their origin, expected contributions for a bank")
         learner.adopt(received.contributions)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.detector import NORMAL, Detector, Seen, one_or_rows
+from edgemerge.core.detector import NORMAL, AdoptionPlan, Detector, Seen, one_or_rows
 from edgemerge.core.errors import SettingError, UnknownError, must_be
 from edgemerge.core.ledger import (
     Contribution,
@@ -23,11 +23,11 @@ from edgemerge.core.ledger import (
     must_be_of_kind,
 )
 from edgemerge.core.patterns import (
-    AdoptionPlan,
     Event,
     Patterns,
     apply_plan,
     maintain,
+    max_adopted,
     plan_adoption,
     plan_holds,
 )
@@ -61,6 +61,7 @@ class Bank:
     (True, 'normal-3')
     """
 
+    grouped = True  # patterns of others are compared, and kept apart if they are unlike own ones
     _supervised = False
     _hidden: Array | None = None  # of the buffered samples, if they were looked at
 
@@ -360,7 +361,11 @@ class Bank:
         must_be(merged, Merged, "give what an exchange returned")
         self.projection.must_equal(merged.projection)
         self._must_fit(merged.contributions)
-        return plan_adoption(self.patterns, merged.contributions, checkpoint)
+        plan = plan_adoption(self.patterns, merged.contributions, checkpoint)
+        for detector in plan.foreign.values():
+            checkpoint()
+            detector.known.level()  # solves it, so that the next sample does not wait for it
+        return plan
 
     def holds(self, plan: AdoptionPlan) -> bool:
         """Return whether planning anew would change the same; else plan again.
@@ -391,6 +396,11 @@ class Bank:
             if each.own_count:
                 bank.patterns.add(name, each.own, no_rows).detector.adopt(each.others)
         return bank
+
+    @property
+    def max_compared(self) -> int:
+        """How many patterns of others are compared: twice those that can be kept."""
+        return 2 * max_adopted(self.max_patterns)
 
     def _must_fit(self, contributions: Iterable[Contribution]) -> None:
         for contribution in contributions:

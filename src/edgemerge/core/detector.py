@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isnan, log, nan
 from typing import Any, NamedTuple, Protocol, Self, cast, overload
@@ -50,6 +50,7 @@ from edgemerge.core.readout import (
     largest_trace,
     ridge_for,
 )
+from edgemerge.core.similarity import Compared, Profile
 from edgemerge.core.stats import (
     CHUNK_ROWS,
     Capacity,
@@ -647,6 +648,23 @@ class Seen:
         return self.row
 
 
+@dataclass(frozen=True, eq=False)
+class AdoptionPlan:
+    """What adopting changes: all that takes long is done, applying it replaces sums.
+
+    Args:
+        others: The sums that peers add to a pattern of our own, by its name.
+        foreign: The patterns that only peers have seen, by name.
+        own: Our own patterns for which it was made, by name.
+        compared: What was compared with these.
+    """
+
+    others: dict[str, Stats]
+    foreign: dict[str, Detector] = field(default_factory=dict)
+    own: dict[str, Profile] = field(default_factory=dict)
+    compared: list[Compared] = field(default_factory=list)
+
+
 class OneOrRows(Protocol):
     """The type of methods that return a float for one sample and (k,) for rows."""
 
@@ -678,6 +696,17 @@ class Learner(Protocol):
     """
 
     projection: Projection
+    grouped: bool  # whether patterns of others are compared and kept apart; else summed up
+
+    @property
+    def max_compared(self) -> int | None:
+        """How many patterns of others are compared; None if they are summed up."""
+        ...
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings of the constructor."""
+        ...
 
     @property
     def detectors(self) -> Mapping[str, Detector]:
@@ -705,8 +734,18 @@ class Learner(Protocol):
         """
         ...
 
+    @one_or_rows
     def score(self, X: Samples) -> float | Array:
         """Return how unusual samples are: a float for one sample, (k,) for rows.
+
+        Args:
+            X: One sample (n,) or rows (k, n).
+        """
+        ...
+
+    @one_or_rows
+    def learn_and_score(self, X: Samples) -> float | Array:
+        """Score samples, then learn them: a float for one sample, (k,) for rows.
 
         Args:
             X: One sample (n,) or rows (k, n).
@@ -748,6 +787,35 @@ class Learner(Protocol):
         """
         ...
 
+    def plan(self, merged: Merged, checkpoint: Callable[[], object] = bool) -> AdoptionPlan:
+        """Do what takes long of `adopt`, and change nothing: for another thread, with a copy.
+
+        Args:
+            merged: What an exchange returned.
+            checkpoint: Called between comparisons; it may pause the work, or raise to end it.
+        """
+        ...
+
+    def holds(self, plan: AdoptionPlan) -> bool:
+        """Return whether planning anew would change the same; else plan again.
+
+        Args:
+            plan: What `plan` returned, of this learner or of a copy.
+        """
+        ...
+
+    def apply(self, plan: AdoptionPlan) -> None:
+        """Replace what the others have seen by what was planned; a plan can be applied once.
+
+        Args:
+            plan: What `plan` returned, of this learner or of a copy. It must hold.
+        """
+        ...
+
+    def copy_own(self) -> Learner:
+        """Return a copy of what this device saw and adopted, to plan and to check with."""
+        ...
+
 
 class Detector:
     """Learns what is normal, and scores how unusual a sample is: 1 is typical.
@@ -762,6 +830,7 @@ class Detector:
     (0.5, 32.3)
     """
 
+    grouped, max_compared = False, None  # what others saw is summed up, and nothing compared
     supervised = False  # a monitor decides what is learnt: nothing is rejected here
     _run: Any = None  # the kernel at work; then `known` and `_waiting` lag behind it
 
@@ -1303,6 +1372,47 @@ class Detector:
         for each in contributions_in(given):
             ledger.put(each)
         return ledger.total()
+
+    def plan(self, merged: Merged, checkpoint: Callable[[], object] = bool) -> AdoptionPlan:
+        """Do what takes long of `adopt`, and change nothing: for another thread.
+
+        Args:
+            merged: What an exchange returned.
+            checkpoint: Called before they are summed up; it may raise to end the work.
+
+        Returns:
+            What `apply` needs.
+
+        Raises:
+            MismatchError: It was made with another projection.
+        """
+        checkpoint()
+        total = merged.total
+        total.must_be_compatible(self.projection, self.projection.n_inputs)
+        return AdoptionPlan({NORMAL: total})
+
+    def holds(self, plan: AdoptionPlan) -> bool:
+        """Return whether planning anew would change the same: always, as nothing is compared.
+
+        Args:
+            plan: What `plan` returned, of this detector or of a copy.
+        """
+        return plan.others.keys() == {NORMAL}
+
+    def apply(self, plan: AdoptionPlan) -> None:
+        """Replace what the others have seen by what was planned.
+
+        Args:
+            plan: What `plan` returned, of this detector or of a copy.
+
+        Raises:
+            CapacityError: The sums do not fit together; nothing has changed.
+        """
+        self.adopt(plan.others[NORMAL])
+
+    def copy_own(self) -> Detector:
+        """Return a detector with the same sums: it serves to plan and to check, not to go on."""
+        return Detector.resume(self.own, self.others, **self.options)
 
     def with_own(self, own: Stats) -> Detector:
         """Return a detector like this one that saw other samples itself.

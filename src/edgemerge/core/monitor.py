@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgemerge.core.bank import Bank
-from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Seen
+from edgemerge.core.detector import READY_SAMPLES_PER_HIDDEN, Detector, Learner, Seen
 from edgemerge.core.errors import CapacityError, SettingError, UnknownError, must_be
 from edgemerge.core.faults import FaultName, Faults, can_compare, fault_name
 from edgemerge.core.ledger import must_be_name
@@ -1054,12 +1054,12 @@ def seconds(name: str, value: Any) -> float:
     return found
 
 
-def learner_ready(learner: Detector | Bank) -> bool:
+def learner_ready(learner: Learner) -> bool:
     """Return whether a learner knows enough to score samples."""
     return known(learner) >= READY_SAMPLES_PER_HIDDEN * learner.projection.n_hidden
 
 
-def is_provisional(learner: Detector | Bank) -> bool:
+def is_provisional(learner: Learner) -> bool:
     """Return whether own samples are too few to check what was adopted, if anything was."""
     detectors = learner.detectors.values()
     own = sum(each.own_count for each in detectors)
@@ -1072,7 +1072,7 @@ def has_small_ridge(learner: Detector | Bank) -> bool:
     return isinstance(learner, Detector) and learner.small_ridge
 
 
-def known(learner: Detector | Bank) -> float:
+def known(learner: Learner) -> float:
     """Return the samples that a learner knows, own and others'."""
     return sum(each.count for each in learner.detectors.values())
 

@@ -12,17 +12,24 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgemerge.core.detector import NORMAL, READY_SAMPLES_PER_HIDDEN, Detector, learn_rows
+from edgemerge.core.detector import (
+    NORMAL,
+    READY_SAMPLES_PER_HIDDEN,
+    AdoptionPlan,
+    Detector,
+    learn_rows,
+)
 from edgemerge.core.ledger import Contribution
 from edgemerge.core.projection import TAIL_SHARE, Projection
 from edgemerge.core.readout import NO_CEILING, Ceiling
 from edgemerge.core.similarity import (
     SAME_FACTOR,
+    Compared,
     Profile,
     distance,
     explains,
@@ -618,35 +625,6 @@ MAX_NAME_LENGTH = 190  # characters of a name, which leaves room for a number be
 MAX_ADOPTED_PER_OWN = 4  # foreign patterns kept for each that we may have ourselves
 
 
-class Compared(NamedTuple):
-    """What some peers have seen, and how far each pattern of our own is from it."""
-
-    profile: Profile
-    distances: dict[str, float]
-
-    @property
-    def match(self) -> str | None:
-        """Our own pattern that it belongs to; None if it is a pattern of its own."""
-        return smallest(self.distances, SAME_FACTOR)
-
-
-@dataclass(frozen=True, eq=False)
-class AdoptionPlan:
-    """What adopting changes: all that takes long is done, applying it replaces sums.
-
-    Args:
-        others: The sums that peers add to a pattern of our own, by its name.
-        foreign: The patterns that only peers have seen, by name.
-        own: Our own patterns for which it was made, by name.
-        compared: What was compared with these.
-    """
-
-    others: dict[str, Stats]
-    foreign: dict[str, Pattern] = field(default_factory=dict)
-    own: dict[str, Profile] = field(default_factory=dict)
-    compared: list[Compared] = field(default_factory=list)
-
-
 def plan_adoption(
     patterns: Patterns,
     contributions: Iterable[Contribution],
@@ -661,8 +639,7 @@ def plan_adoption(
     """
     groups = group_to_limit(contributions, max_adopted(patterns.most), checkpoint=checkpoint)
     own = {name: Profile.of(each.detector.own) for name, each in _own(patterns).items()}
-    nothing, no_rows = Stats.empty(patterns.projection), np.empty((0, patterns.projection.n_inputs))
-    plan = AdoptionPlan({}, own=own)
+    nothing, plan = Stats.empty(patterns.projection), AdoptionPlan({}, own=own)
     for found in groups:
         checkpoint()
         one = Profile.of(found.stats)
@@ -675,7 +652,7 @@ def plan_adoption(
         stem = f"{first.device}/{first.pattern}"[:MAX_NAME_LENGTH]
         detector = Detector.resume(nothing, found.stats, **patterns.settings)
         detector.known.ceiling = level_ceiling(one, own.values())
-        plan.foreign[free_name(stem, {*own, *plan.foreign})] = Pattern(detector, no_rows)
+        plan.foreign[free_name(stem, {*own, *plan.foreign})] = detector
     return plan
 
 
@@ -732,9 +709,11 @@ def apply_plan(patterns: Patterns, plan: AdoptionPlan) -> None:
     nothing = Stats.empty(patterns.projection)
     for name, each in own.items():
         each.detector.adopt(plan.others.get(name, nothing))
-    for each in plan.foreign.values():
+    no_rows = np.empty((0, patterns.projection.n_inputs))
+    foreign = {name: Pattern(detector, no_rows) for name, detector in plan.foreign.items()}
+    for each in foreign.values():
         each.used_at = patterns.clock
-    patterns.instances = {**own, **plan.foreign}
+    patterns.instances = {**own, **foreign}
     patterns.settled = patterns.settled or bool(plan.others or plan.foreign)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import combinations
 from math import ceil, inf, log
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,6 +250,18 @@ def smallest(ratios: Mapping[K, float], factor: float) -> K | None:
     """
     best = min(ratios, key=ratios.__getitem__, default=None)
     return best if best is not None and ratios[best] <= factor else None
+
+
+class Compared(NamedTuple):
+    """What some peers have seen, and how far each pattern of our own is from it."""
+
+    profile: Profile
+    distances: dict[str, float]
+
+    @property
+    def match(self) -> str | None:
+        """Our own pattern that it belongs to; None if it is a pattern of its own."""
+        return smallest(self.distances, SAME_FACTOR)
 
 
 BLOCK_BYTES = 2**25  # bytes of flattened matrices in memory at once, for rows and for columns
