@@ -29,6 +29,7 @@ import numpy as np
 from edgemerge.core.errors import FormatError, MismatchError, RejectedError, SettingError
 from edgemerge.core.ledger import (
     Contribution,
+    Ledger,
     Merged,
     MergedPart,
     Origin,
@@ -301,11 +302,7 @@ class MaskedExchange:
     def _replace(self, contribution: Contribution) -> bool:
         """Keep a contribution instead of the one before; return False if it is no newer."""
         data = self._state.newest.get(contribution.pattern)
-        known = None if data is None else self._decoded(data)
-        if known and (known.incarnation, known.revision) >= (
-            contribution.incarnation,
-            contribution.revision,
-        ):
+        if data is not None and not _is_newer(contribution, self._decoded(data)):
             return False
         self._state.newest[contribution.pattern] = encode(contribution)
         return True
@@ -316,8 +313,7 @@ class MaskedExchange:
     def _add(self, contribution: Contribution) -> bool:
         """Add clipped sums to those that wait for an upload; return False if they were before."""
         known = self._clipped
-        newest, this = ((each.incarnation, each.revision) for each in (known, contribution))
-        if newest >= this:
+        if not _is_newer(contribution, known):
             return False
         added = replace(contribution, stats=known.stats + contribution.stats)
         self._state.newest[CLIPPED] = encode(added)
@@ -500,7 +496,8 @@ class MaskedExchange:
                 raise RejectedError(f"{self}: found epoch {epoch}, expected one after {state.last}")
             known = {pattern: self._decoded(data) for pattern, data in state.newest.items()}
             if cohort.noise is None:
-                delta, newest = self._seen(cohort, known) - self._counted(cohort), state.newest
+                delta, newest = self._seen(cohort, known), state.newest
+                delta -= self._counted(len(delta))
             else:
                 delta, newest = self._noised(cohort, cohort.noise)
             about = (cohort, self._keys, epoch, delta, self._random)
@@ -601,8 +598,8 @@ class MaskedExchange:
         agreed = self._agreed
         return words_length(self.projection) if agreed is None else agreed.length(self.projection)
 
-    def _counted(self, cohort: Cohort) -> Words:
-        return sum(self._state.counted.values(), np.zeros(cohort.words, np.uint64))
+    def _counted(self, length: int) -> Words:
+        return sum(self._state.counted.values(), np.zeros(length, np.uint64))
 
     def _find_total(self) -> tuple[dict[str, Any], Words] | None:
         """Return the total of the fleet, and what it is of; ask only if it is another one."""
@@ -643,7 +640,7 @@ class MaskedExchange:
 
     def _without_own(self, about: dict[str, Any], words: Words, *, grouped: bool) -> Merged:
         """Return a total without what it holds of this device, which is checked."""
-        words = words - sum(self._state.counted.values(), np.zeros_like(words))
+        words = words - self._counted(len(words))
         slots = about["slots"]
         if words.shape != (len(slots) * self._length,):
             raise RejectedError(f"{self}: found {words.size} words for {len(slots)} slots")
@@ -712,6 +709,13 @@ class MaskedExchange:
             if self._path.exists():
                 self._state = MaskedState.from_bytes(self._path.read_bytes())
             raise
+
+
+def _is_newer(new: Contribution, known: Contribution) -> bool:
+    """Return whether a contribution replaces the one before, which may be of another life."""
+    if new.incarnation != known.incarnation:
+        return new.incarnation > known.incarnation
+    return Ledger.check(new, known) == "newer"
 
 
 def _read_status(reply: Reply) -> dict[str, Any]:
