@@ -6,8 +6,12 @@ import pytest
 
 from edgemerge.agent.background import REPORT_MAX_DELAY_S, REPORT_MIN_GAP_S, ReportSchedule
 from edgemerge.agent.judge import Verdict
-from edgemerge.agent.reports import MAX_ALARMS, MAX_POINTS, RECENT_VERDICTS, ReportBuffer
-from edgemerge.exchange.client import MAX_REPORT_INTERVAL_S
+from edgemerge.agent.reports import RECENT_VERDICTS, ReportBuffer
+from edgemerge.exchange.client import (
+    MAX_REPORT_ALARMS,
+    MAX_REPORT_INTERVAL_S,
+    MAX_REPORT_POINTS,
+)
 
 MICROSECONDS = 1e-6
 FLOOD = 100_000
@@ -59,7 +63,7 @@ def test_slots_grow_with_the_time_between_reports_but_an_hour_fits():
     points.space(3600.0)
     for i in range(3600):
         points.add(verdict(), 1000.0 + i)
-    assert len(points) == MAX_POINTS
+    assert len(points) == MAX_REPORT_POINTS
 
 
 def test_what_was_taken_is_gone_and_what_comes_next_does_not_replace_it():
@@ -74,16 +78,23 @@ def test_what_was_taken_is_gone_and_what_comes_next_does_not_replace_it():
 
 def test_what_is_given_back_comes_before_what_is_newer_as_far_as_there_is_room():
     points = ReportBuffer()
-    for i in range(MAX_POINTS):
+    for i in range(MAX_REPORT_POINTS):
         points.add(verdict(i, alarm=True), float(i))
     taken = points.take()
     for i in range(5):
         points.add(verdict(1000.0 + i, alarm=True), 1000.0 + i)
     points.requeue(taken)
     again = points.take()
-    assert scores(again.points) == [*range(5, MAX_POINTS), *(1000.0 + i for i in range(5))]
-    assert len(again.alarms) == MAX_ALARMS
-    assert scores(again.alarms)[-6:] == [MAX_POINTS - 1.0, 1000.0, 1001.0, 1002.0, 1003.0, 1004.0]
+    assert scores(again.points) == [*range(5, MAX_REPORT_POINTS), *(1000.0 + i for i in range(5))]
+    assert len(again.alarms) == MAX_REPORT_ALARMS
+    assert scores(again.alarms)[-6:] == [
+        MAX_REPORT_POINTS - 1.0,
+        1000.0,
+        1001.0,
+        1002.0,
+        1003.0,
+        1004.0,
+    ]
 
 
 @pytest.mark.slow
@@ -96,7 +107,7 @@ def test_a_flood_is_bounded_keeps_the_newest_and_costs_microseconds():
     spent = thread_time() - start
     assert points.used().total() == len(vars(points)["_recent"]) == RECENT_VERDICTS
     taken = points.take()
-    assert (len(taken.points), len(taken.alarms)) == (MAX_POINTS, MAX_ALARMS)
+    assert (len(taken.points), len(taken.alarms)) == (MAX_REPORT_POINTS, MAX_REPORT_ALARMS)
     assert taken.points[-1].verdict.index == FLOOD - 1
     assert taken.alarms[-1].verdict.index == FLOOD - 2
     assert spent / FLOOD < SLOWEST_S, f"{spent / FLOOD / MICROSECONDS:.1f} µs each"

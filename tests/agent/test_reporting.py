@@ -5,19 +5,13 @@ import logging
 import pytest
 
 from edgemerge import Bank, Detector, Stats
-from edgemerge.agent import reports
 from edgemerge.agent.background import LASTING_ERROR_DELAYS_S, ReportOutcome
 from edgemerge.agent.config import ReportConfig
 from edgemerge.agent.judge import Verdict
-from edgemerge.agent.reports import (
-    FINAL_REPORT_TIMEOUT_S,
-    MAX_ALARMS,
-    MAX_POINTS,
-)
+from edgemerge.agent.reports import FINAL_REPORT_TIMEOUT_S
 from edgemerge.core.errors import DeniedError, RejectedError, UnavailableError, UnknownError
 from edgemerge.core.patterns import Pattern
-from edgemerge.exchange.client import ReportAnswer
-from edgemerge.server import schemas
+from edgemerge.exchange.client import MAX_REPORT_PATTERNS, ReportAnswer
 from tests.agent.agents import receive, stream
 from tests.agent.reporting_desk import AWAY, NOON, OK, Desk, P, told
 
@@ -130,13 +124,6 @@ def test_hostile_names_words_and_numbers_are_cut_to_what_the_server_takes(desk):
     assert found.points[0].score == 1e300
 
 
-def test_our_bounds_are_those_of_the_server():
-    assert (MAX_POINTS, MAX_ALARMS) == (schemas.MAX_REPORT_POINTS, schemas.MAX_REPORT_ALARMS)
-    assert reports.MAX_REASONS == schemas.MAX_REASONS
-    assert reports.MAX_PATTERNS == schemas.MAX_REPORT_PATTERNS
-    assert reports.MAX_ORIGINS == schemas.MAX_REPORT_ORIGINS
-
-
 def test_what_failed_is_not_sent_again_and_what_came_meanwhile_waits(desk):
     desk.judge(2.0)
     assert desk.told_by(AWAY).points
@@ -170,14 +157,14 @@ def test_a_server_that_says_when_to_come_back_is_left_alone_until_then(desk):
 
 def test_patterns_are_the_largest_that_fit_and_have_a_name_to_show():
     desk = Desk(Bank(P))
-    names = ["\x00", *(f"normal-{i}" for i in range(schemas.MAX_REPORT_PATTERNS + 5))]
+    names = ["\x00", *(f"normal-{i}" for i in range(MAX_REPORT_PATTERNS + 5))]
     for i, name in enumerate(names):
         own = Stats.of(P, stream(50 + 3 * i if i % 2 else 50 - i // 2))
         instance = Pattern(Detector.resume(own), stream(1))
         desk.memory.learner.patterns.instances[name] = instance
     found = desk.told_by(OK).status
     sizes = sorted((instance.detector.count, name) for name, instance in thing_of(desk))
-    kept = [each for each in reversed(sizes) if each[1] != "\x00"][: schemas.MAX_REPORT_PATTERNS]
+    kept = [each for each in reversed(sizes) if each[1] != "\x00"][:MAX_REPORT_PATTERNS]
     assert [(each.own, each.pattern) for each in found.patterns] == kept
     assert found.learnt == sum(count for count, _name in sizes)
 

@@ -3,9 +3,10 @@
 import pytest
 
 from edgemerge import Detector, Stats
-from edgemerge.agent.reports import MAX_ORIGINS, describe_merge
+from edgemerge.agent.reports import describe_merge
 from edgemerge.agent.state import merged_digest
 from edgemerge.core.ledger import Merged, MergedPart, Origin
+from edgemerge.exchange.client import MAX_REPORT_ORIGINS
 from edgemerge.wire.codec import encode
 from tests.agent.agents import receive, stream, undo
 from tests.agent.reporting_desk import AWAY, NOON, OK, Desk, P, told
@@ -86,12 +87,12 @@ def from_origins(*origins):
 
 
 def test_of_many_origins_the_first_are_named_and_all_devices_counted(desk):
-    names = [f"pump-{i:04}" for i in range(MAX_ORIGINS + 50)]
+    names = [f"pump-{i:04}" for i in range(MAX_REPORT_ORIGINS + 50)]
     receive(desk.sharing, from_origins(*((name, 0, "normal", 3) for name in names)))
     found = describe_merge(desk.memory, None)
-    assert [each["device"] for each in found["origins"]] == names[:MAX_ORIGINS]
-    assert found["devices"] == MAX_ORIGINS + 50
-    assert desk.told_by(OK).merge.devices == MAX_ORIGINS + 50
+    assert [each["device"] for each in found["origins"]] == names[:MAX_REPORT_ORIGINS]
+    assert found["devices"] == MAX_REPORT_ORIGINS + 50
+    assert desk.told_by(OK).merge.devices == MAX_REPORT_ORIGINS + 50
 
 
 def test_names_of_others_are_cut_to_what_can_be_shown(desk):

@@ -10,7 +10,7 @@ from edgemerge.agent.background import ReportOutcome, save_worker
 from edgemerge.agent.config import SaveConfig
 from edgemerge.agent.features import Raw
 from edgemerge.agent.judge import Judge
-from edgemerge.agent.reports import MAX_EPISODES, describe_monitor
+from edgemerge.agent.reports import describe_monitor
 from edgemerge.agent.reviewer import Reviewer
 from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import (
@@ -24,6 +24,7 @@ from edgemerge.agent.state import (
 from edgemerge.core.errors import UnavailableError
 from edgemerge.exchange.client import (
     MAX_REPORT_BYTES,
+    MAX_REPORT_EPISODES,
     DesiredState,
     ReportAnswer,
     encode_report,
@@ -238,5 +239,5 @@ def test_a_report_with_a_full_monitor_fits():
     monitor.episodes = [episode] * 256
     monitor.odd_patterns = {f"odd-{i}": monitor.odd_patterns["odd-1"] for i in range(100)}
     told = describe_monitor(status_of(memory))
-    assert len(told["episodes"]) == MAX_EPISODES
+    assert len(told["episodes"]) == MAX_REPORT_EPISODES
     assert len(encode_report({"status": {"monitor": told}})) < MAX_REPORT_BYTES

@@ -13,7 +13,6 @@ from edgemerge.exchange.client import (
     encode_report,
     was_not_sent,
 )
-from edgemerge.server import schemas
 from edgemerge.server.schemas import ReportRequest
 from tests.services.ports import free_port
 from tests.services.reports import dead, standing_in
@@ -115,10 +114,6 @@ def test_a_report_to_nobody_never_left():
     with pytest.raises(UnavailableError) as found:
         reports.send(REPORT)
     assert was_not_sent(found.value)
-
-
-def test_the_server_takes_what_we_take_for_the_largest_report():
-    assert MAX_REPORT_BYTES == schemas.MAX_REPORT_BYTES
 
 
 def large(**more):

@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
+from edgemerge.exchange.client import MAX_REPORT_BYTES
 from edgemerge.server.auth import Caller, RateLimitError, ReportLimiter, new_token
-from edgemerge.server.schemas import MAX_REPORT_BYTES
 from edgemerge.wire.codec import encode
 from tests.server.reporting import alarm_of, merge_of, point, said
 from tests.server.wire import SHARED, ask, dump, note, push

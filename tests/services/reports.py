@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
-from edgemerge.server.schemas import MAX_REPORT_BYTES, ReportRequest
+from edgemerge.exchange.client import MAX_REPORT_BYTES
+from edgemerge.server.schemas import ReportRequest
 
 
 class StandIn:

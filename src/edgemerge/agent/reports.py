@@ -27,10 +27,24 @@ from edgemerge.agent.state import AgentState, merged_digest
 from edgemerge.agent.sync import Clocks, Synchronizer
 from edgemerge.core.detector import NORMAL
 from edgemerge.core.errors import EdgemergeError, UnavailableError, UnknownError
-from edgemerge.exchange.client import MAX_NAME_CHARS, ReportAnswer, was_not_sent
+from edgemerge.exchange.client import (
+    MAX_NAME_CHARS,
+    MAX_NUMBER,
+    MAX_REASONS,
+    MAX_REPORT_ALARMS,
+    MAX_REPORT_EPISODES,
+    MAX_REPORT_ORIGINS,
+    MAX_REPORT_PATTERNS,
+    MAX_REPORT_POINTS,
+    MAX_REPORT_PROBLEMS,
+    MAX_TEXT_CHARS,
+    MAX_TIMESTAMP,
+    MAX_UNIT_CHARS,
+    MAX_VALUES,
+    ReportAnswer,
+    was_not_sent,
+)
 
-MAX_POINTS = 240  # scores that wait
-MAX_ALARMS = 20
 RECENT_VERDICTS = 1000  # verdicts among which patterns are counted
 SLOTS_PER_REPORT = 10  # points between two reports
 MIN_SLOT_S, MAX_SLOT_S = 0.1, 15.0  # of a slot
@@ -61,8 +75,8 @@ class ReportBuffer:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._points: deque[TimedVerdict] = deque(maxlen=MAX_POINTS)
-        self._alarms: deque[TimedVerdict] = deque(maxlen=MAX_ALARMS)
+        self._points: deque[TimedVerdict] = deque(maxlen=MAX_REPORT_POINTS)
+        self._alarms: deque[TimedVerdict] = deque(maxlen=MAX_REPORT_ALARMS)
         self._slot_s = MIN_SLOT_S
         self._point_slot = self._alarm_slot = -1.0  # the slots of the newest
         self._recent: deque[str | None] = deque(maxlen=RECENT_VERDICTS)
@@ -94,8 +108,8 @@ class ReportBuffer:
 
     def requeue(self, taken: ReportBatch) -> None:
         """Put back what was not sent, before what is newer, as far as there is room."""
-        self._points = deque([*taken.points, *self._points], maxlen=MAX_POINTS)
-        self._alarms = deque([*taken.alarms, *self._alarms], maxlen=MAX_ALARMS)
+        self._points = deque([*taken.points, *self._points], maxlen=MAX_REPORT_POINTS)
+        self._alarms = deque([*taken.alarms, *self._alarms], maxlen=MAX_REPORT_ALARMS)
 
     def used(self) -> Counter[str | None]:
         """Count the recent verdicts of each pattern."""
@@ -118,18 +132,9 @@ def _put_in_slot(
     return slot
 
 
-MAX_TEXT_CHARS = 500
-MAX_PATTERNS = 64
-MAX_PROBLEMS = 16
-MAX_REASONS = 8
-MAX_EPISODES = 32  # of the monitor's status, the newest
 MAX_ODD_PATTERNS = 48
 MAX_EPISODE_INPUTS, MAX_INPUT_CHARS = 3, 60
 MAX_LIKE_CHARS = 200
-MAX_ORIGINS = 2000
-MAX_VALUES, MAX_UNIT_CHARS = 64, 40
-MAX_NUMBER = 1e300
-MAX_TIMESTAMP = 1e11  # seconds since 1970
 STATUS_COUNTS = ("samples", "alarms", "skipped", "learning", "incarnation", "revision")
 
 JsonObject = dict[str, Any]
@@ -154,7 +159,7 @@ def describe_status(
     newest = points.newest
     found["pattern"] = None if newest is None else pattern_name(memory, newest.pattern)
     patterns.sort(key=lambda each: each["own"] + each["told"], reverse=True)
-    found["patterns"] = [each for each in patterns if each["pattern"]][:MAX_PATTERNS]
+    found["patterns"] = [each for each in patterns if each["pattern"]][:MAX_REPORT_PATTERNS]
     found |= {
         name: printable(str(status.get(name, "")), MAX_TEXT_CHARS) for name in ("exchange", "told")
     }
@@ -170,7 +175,7 @@ def describe_problems(problems: Sequence[Mapping[str, Any]]) -> list[JsonObject]
             "since": timestamp(each["since"]),
             "words": printable(each["words"], MAX_TEXT_CHARS),
         }
-        for each in problems[:MAX_PROBLEMS]
+        for each in problems[:MAX_REPORT_PROBLEMS]
     ]
 
 
@@ -182,7 +187,7 @@ def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
             device=printable(each.device, MAX_NAME_CHARS),
             pattern=printable(each.pattern, MAX_NAME_CHARS),
         )
-        for each in merged.origins[:MAX_ORIGINS]
+        for each in merged.origins[:MAX_REPORT_ORIGINS]
     ]
     return {
         "digest": merged_digest(memory.merged),
@@ -196,7 +201,7 @@ def describe_merge(memory: AgentState, shift: float | None) -> JsonObject:
 def describe_monitor(status: Mapping[str, Any]) -> JsonObject:
     """Return the monitor's status with the newest episodes and patterns, so that it fits."""
     monitor = dict(status)
-    for name, most in (("episodes", MAX_EPISODES), ("patterns", MAX_ODD_PATTERNS)):
+    for name, most in (("episodes", MAX_REPORT_EPISODES), ("patterns", MAX_ODD_PATTERNS)):
         monitor[name] = [_with_few_inputs(each) for each in monitor[name][-most:]]
     return monitor
 

@@ -57,6 +57,7 @@ from edgemerge.core.projection import Projection
 from edgemerge.core.similarity import SIMILAR_FACTOR, LevelCheck
 from edgemerge.core.stats import Stats
 from edgemerge.core.trust import Trust, TrustCheck
+from edgemerge.exchange.client import MAX_COMMENT_CHARS
 from edgemerge.failpoints import failpoint
 from edgemerge.files import write_atomically
 from edgemerge.privacy.gate import Decision, Gate, min_fresh_samples
@@ -67,7 +68,6 @@ DECISIONS_FILE = "agent.trust"
 MAX_DECISIONS = 256
 MAX_FILE_BYTES = 2**30
 MAX_DESCRIBED = 64  # contributions that wait, the largest
-MAX_COMMENT_CHARS = 500
 
 logger = logging.getLogger(__name__)
 

@@ -483,11 +483,19 @@ def fetch_projection(connection: Connection, fleet: str) -> Projection:
     return found
 
 
-MAX_REPORT_BYTES = 65_536  # the server accepts no more
+# The bounds of a report: the server takes no more, and devices cut what they send to fit.
+MAX_REPORT_BYTES = 65_536
+MAX_REPORT_POINTS, MAX_REPORT_ALARMS, MAX_REPORT_EPISODES = 240, 20, 32
+MAX_REPORT_PATTERNS, MAX_REPORT_PROBLEMS = 64, 16
+MAX_REPORT_ORIGINS = 2000  # of more, the first are named and all are counted
+MAX_REASONS, MAX_VALUES = 8, 64  # inputs of an alarm, and of a reading
+MAX_NAME_CHARS, MAX_UNIT_CHARS, MAX_TEXT_CHARS = 200, 40, 500
+MAX_NUMBER, MAX_TIMESTAMP = 1e300, 1e11  # the time in seconds since 1970
+MAX_COMMENT_CHARS = 500  # of a decision
+
 MAX_ANSWER_BYTES = 4096
 MAX_DESIRED_BYTES = 2**18  # of a desired-state document
 DESIRED_FORMAT = 1
-MAX_NAME_CHARS = 200
 KEY_PARTS = 3  # device, incarnation and pattern
 REPORT_TIMEOUT_S = 2.0
 MIN_REPORT_INTERVAL_S, MAX_REPORT_INTERVAL_S = 0.2, 3600.0  # whatever the server asks for

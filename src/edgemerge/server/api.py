@@ -21,7 +21,7 @@ from edgemerge import __version__
 from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError
 from edgemerge.core.ledger import Key, Kind, Selection
 from edgemerge.core.trust import Trust
-from edgemerge.exchange.client import MAX_DESIRED_BYTES
+from edgemerge.exchange.client import MAX_DESIRED_BYTES, MAX_REPORT_BYTES
 from edgemerge.exchange.configuration import without_addresses
 from edgemerge.privacy.masking import SIGNATURE_BYTES
 from edgemerge.privacy.masking import Member as MaskedMember
@@ -94,7 +94,6 @@ from edgemerge.server.notifications import Receiver
 from edgemerge.server.reviews import Review
 from edgemerge.server.schemas import (
     MAX_MOMENT,
-    MAX_REPORT_BYTES,
     MAX_SLOTS,
     TRUST_PATTERN,
     AccountChange,

@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from edgemerge.core.errors import EdgemergeError, UnknownError
+from edgemerge.exchange.client import MAX_REPORT_EPISODES
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.db.base import WHERE_DEVICE, Database, SqlRow, Transaction, Writer
@@ -39,7 +40,6 @@ from edgemerge.server.schemas import ReportedEpisode, ReportedMonitor
 
 KEEP_DAYS = 365.0  # for which episodes are kept, by default
 MAX_PER_DEVICE = 1000  # episodes; of more, the oldest are deleted
-MAX_LISTED = 32  # episodes in a report of an agent: there may be older ones
 MAX_REMEMBERED = 10_000  # devices whose last report is known, so that it is not written again
 SAME_BEGIN_S = 2.0 * CLOCK_STEP_S  # by which the beginning of one episode may move
 GROWTH_S = 30.0  # between two writes of an episode that only grows
@@ -167,7 +167,7 @@ class EpisodeReport(NamedTuple):
     @property
     def may_be_cut(self) -> bool:
         """Whether the device may have older episodes than it lists."""
-        return len(self.monitor.episodes) >= MAX_LISTED
+        return len(self.monitor.episodes) >= MAX_REPORT_EPISODES
 
     @property
     def notable(self) -> tuple[object, ...]:

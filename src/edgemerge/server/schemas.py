@@ -7,6 +7,21 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, StringConstraints
 
 from edgemerge.core.monitor import DRIFT_EVENT, DRIFT_STOP
+from edgemerge.exchange.client import (
+    MAX_COMMENT_CHARS,
+    MAX_NAME_CHARS,
+    MAX_NUMBER,
+    MAX_REASONS,
+    MAX_REPORT_ALARMS,
+    MAX_REPORT_ORIGINS,
+    MAX_REPORT_PATTERNS,
+    MAX_REPORT_POINTS,
+    MAX_REPORT_PROBLEMS,
+    MAX_TEXT_CHARS,
+    MAX_TIMESTAMP,
+    MAX_UNIT_CHARS,
+    MAX_VALUES,
+)
 from edgemerge.server.audit import Entry
 from edgemerge.server.fleets import NAME_PATTERN
 
@@ -14,7 +29,6 @@ Reads = Literal["totals", "contributions", "masked"]
 TRUST_PATTERN = "^(members|person|quorum:([2-9]|[1-9][0-9]{1,3}|10000))$"
 TrustText = Annotated[str, StringConstraints(pattern=TRUST_PATTERN)]
 COMMENT_PATTERN = "^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # one line
-MAX_COMMENT_CHARS = 500
 DeviceNameList = Annotated[
     list[Annotated[str, StringConstraints(pattern=NAME_PATTERN)]], Field(max_length=5000)
 ]
@@ -423,18 +437,11 @@ class Health(BaseModel):
 #
 # Everything in it is bounded; it is shown, never computed with.
 
-MAX_REPORT_BYTES = 65_536  # bytes of a report
-MAX_REPORT_POINTS = 240  # scores in a report
-MAX_REPORT_ALARMS = 20
-MAX_REASONS = 8
-MAX_REPORT_PATTERNS = 64
-MAX_REPORT_ORIGINS = 2_000  # in one report: of more, the first are named and all are counted
-
-Timestamp = Annotated[float, Field(ge=0.0, lt=1e11, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0.0, le=1e300, allow_inf_nan=False)]
+Timestamp = Annotated[float, Field(ge=0.0, lt=MAX_TIMESTAMP, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, le=MAX_NUMBER, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-ShortText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-LongText = Annotated[str, StringConstraints(max_length=500)]
+ShortText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_CHARS)]
+LongText = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
 
 
 class ReportedPoint(StrictRequest):
@@ -503,13 +510,11 @@ MAX_MONITOR_EPISODES = 64  # the newest are kept
 MAX_MONITOR_PATTERNS = 64
 MAX_MONITOR_INPUTS = 8  # of an episode or a pattern, the first
 MAX_REFUSED_REVIEWS = 64
-MAX_VALUES = 64  # of inputs, the first
-MAX_PROBLEMS = 16
 MAX_REVIEW_NUMBER = 2**53
 MAX_RESTART_TABLES = 8
 MAX_MOMENT = 1e11  # seconds
 
-InputName = Annotated[str, StringConstraints(max_length=200)]
+InputName = Annotated[str, StringConstraints(max_length=MAX_NAME_CHARS)]
 # The time of a sample, by whatever clock its source has.
 Moment = Annotated[float, Field(ge=-MAX_MOMENT, le=MAX_MOMENT, allow_inf_nan=False)]
 
@@ -665,7 +670,7 @@ class ReportedValue(LenientReport):
 
     name: ShortText
     value: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    unit: Annotated[str, StringConstraints(max_length=40)] = ""
+    unit: Annotated[str, StringConstraints(max_length=MAX_UNIT_CHARS)] = ""
 
 
 class ReportedProblem(LenientReport):
@@ -698,7 +703,9 @@ class ReportedStatus(StrictRequest):
     settings: ReportedSettings | None = None
     configuration: ReportedConfiguration | None = None
     values: Annotated[list[ReportedValue] | None, _first(MAX_VALUES)] = None
-    problems: Annotated[list[ReportedProblem], _first(MAX_PROBLEMS)] = Field(default_factory=list)
+    problems: Annotated[list[ReportedProblem], _first(MAX_REPORT_PROBLEMS)] = Field(
+        default_factory=list
+    )
 
     @property
     def learns(self) -> str:

@@ -13,6 +13,7 @@ from time import monotonic, time
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.core.ledger import Key
 from edgemerge.core.trust import Trust
+from edgemerge.exchange.client import MAX_COMMENT_CHARS
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
 from edgemerge.server.choices.preview import (
@@ -43,7 +44,7 @@ from edgemerge.server.db.base import Database, Transaction, Writer
 from edgemerge.server.fleets import Fleet
 from edgemerge.server.reports.model import LatestReport
 from edgemerge.server.reviews import waiting_reviews
-from edgemerge.server.schemas import COMMENT_PATTERN, MAX_COMMENT_CHARS
+from edgemerge.server.schemas import COMMENT_PATTERN
 from edgemerge.server.settings import configuration_for, settings_of
 from edgemerge.server.totals import MAX_GROUPING_TRIES, PullService
 from edgemerge.server.trust import Waiting, WaitingContribution
