@@ -75,12 +75,12 @@ def test_a_release_takes_what_is_new_and_waits_for_the_gate(tmp_path):
     assert (sharing.release(), sharing.decision.held) == (0, ("clipped: 15 of 16 samples",))
     taught(memory, X[15:20])
     assert sharing.release() == 1
-    (sent,) = memory.contributions()
+    (sent,) = memory.pending
     assert (sent.pattern, sent.revision, sent.stats) == (CLIPPED, 1, clipped_sums(X[:20]))
     memory.pending.clear()
     taught(memory, X[20:])
     sharing.release()
-    (sent,) = memory.contributions()
+    (sent,) = memory.pending
     assert (sent.revision, sent.stats) == (2, clipped_sums(X[20:]))
     assert memory.clipped.rows == 0
 

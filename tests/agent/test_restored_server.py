@@ -98,7 +98,7 @@ def test_old_sums_go_if_samples_moved_between_patterns_since(device, moved, empt
     memory.revision, memory.moved_revision = 7, moved
     memory.learner.learn(stream(1, 1)[0])  # it cannot be released again as it was
     release_again(memory, {"normal": 4})
-    found = [(c.pattern, c.revision, c.samples) for c in memory.contributions()]
+    found = [(c.pattern, c.revision, c.samples) for c in memory.pending]
     assert found == ([("normal", 8, 0.0)] if emptied else [])
 
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgemerge.agent.state import MAX_STATE_BYTES, AgentState, SharedFault, fault_census, wire_name
+from edgemerge.agent.state import AgentState, SharedFault, encoded, fault_census, wire_name
 from edgemerge.core.errors import EdgemergeError, RejectedError, StaleError, UnavailableError
 from edgemerge.core.faults import MAX_PER_DEVICE, FaultName, Faults, can_compare
 from edgemerge.core.ledger import Contribution, Selection
 from edgemerge.core.monitor import Monitor, OddPattern
 from edgemerge.core.stats import Stats
 from edgemerge.exchange.protocol import Exchange, shares_faults
-from edgemerge.wire.codec import decode, encode
+from edgemerge.wire.codec import encode
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class FaultSharing:
             if can_compare(each.stats.count, memory.projection)
         )
         known = encode(monitor.faults)
-        return FaultJob(tuple(map(self._decoded, memory.pending_faults)), pull, patterns, known)
+        return FaultJob(tuple(memory.pending_faults), pull, patterns, known)
 
     def release(self, least: float) -> None:
         """Queue withdrawals, then other names, then what the gate lets through.
@@ -143,17 +143,18 @@ class FaultSharing:
 
     def _give_back(self, faults: dict[int, OddPattern]) -> None:
         """Queue what was released before and is a fault again: the same sums reveal nothing new."""
-        for number, shared in list(self.memory.shared_faults.items()):
+        memory = self.memory
+        for number, shared in list(memory.shared_faults.items()):
             fault = faults.get(number)
             if fault and not shared.name and (number, wire_name(fault.name)) not in self._refused:
-                self._queue(fault, self._decoded(shared.data).stats)
+                self._queue(fault, memory.decode_contribution(shared.data).stats)
 
     def share_again(self) -> None:
         """Queue all that is shared: the exchange was restored, and may have lost it."""
-        faults = named_faults(self.memory.monitor)
-        for number, shared in list(self.memory.shared_faults.items()):
+        memory, faults = self.memory, named_faults(self.memory.monitor)
+        for number, shared in list(memory.shared_faults.items()):
             if shared.name and number in faults:
-                self._queue(faults[number], self._decoded(shared.data).stats)
+                self._queue(faults[number], memory.decode_contribution(shared.data).stats)
 
     def _queue(self, fault: OddPattern, stats: Stats) -> None:
         name = wire_name(fault.name)
@@ -163,12 +164,10 @@ class FaultSharing:
     def _push(self, name: str, stats: Stats, first: float | None) -> bytes:
         memory = self.memory
         memory.fault_revision += 1
-        fault = Contribution(
-            memory.device, stats, memory.fault_revision, name, kind="fault", first=first
-        )
-        data = encode(fault)
-        memory.pending_faults.append(data)
-        return data
+        about = memory.device, stats, memory.fault_revision, name
+        fault = encoded(Contribution(*about, kind="fault", first=first))
+        memory.pending_faults.append(fault)
+        return encode(fault)
 
     def _note_held(self, faults: dict[int, OddPattern], least: float) -> None:
         self.held = {}
@@ -193,10 +192,10 @@ class FaultSharing:
         if isinstance(error, StaleError):  # an old copy of the state: go on after what is known
             memory.fault_revision = max(memory.fault_revision, error.newest)
             late, memory.pending_faults = memory.pending_faults, []
-            for fault in map(self._decoded, late):
+            for fault in late:
                 self._push(fault.pattern, fault.stats, fault.first)
         elif isinstance(error, RejectedError) and memory.pending_faults:
-            self._refuse(self._decoded(memory.pending_faults.pop(0)), str(error))
+            self._refuse(memory.pending_faults.pop(0), str(error))
         self.trouble = "" if error is None or isinstance(error, StaleError) else str(error)
         if self.trouble:
             logger.info("faults were not exchanged", extra={"values": {"why": self.trouble}})
@@ -224,7 +223,7 @@ class FaultSharing:
         memory, word = self.memory, wire_name(name)
         if word not in {shared.name for shared in memory.shared_faults.values()}:
             return f"stays on this device: {self.held.get(name, 'until the next exchange')}"
-        if any(self._decoded(data).pattern == word for data in memory.pending_faults):
+        if any(fault.pattern == word for fault in memory.pending_faults):
             return f"will be shared: {self.trouble or 'with the next exchange'}"
         return "shared"
 
@@ -234,11 +233,6 @@ class FaultSharing:
         held = [f"{name}: {why}" for name, why in self.held.items()]
         known = [fault.plain() for fault in self.memory.monitor.faults]
         return {"shared": shared, "held_back": held, "known": known, "trouble": self.trouble}
-
-    def _decoded(self, data: bytes) -> Contribution:
-        shared = self.memory.projection
-        fault = decode(data, Contribution, limit=MAX_STATE_BYTES, projection=shared)
-        return fault.keep_encoded(data)
 
 
 def named_faults(monitor: Monitor) -> dict[int, OddPattern]:

@@ -106,7 +106,7 @@ class AgentState:
     position: Any = None  # of the source, behind the last reading
     features: Any = None
     gate: Gate = field(default_factory=Gate)
-    pending: list[bytes] = field(default_factory=list)  # contributions on their way, in order
+    pending: list[Contribution] = field(default_factory=list)  # on their way, in order
     merged: bytes = b""  # the Merged that was adopted last; empty if there was none
     before: bytes | None = None  # the one before that, for undo
     timeline: str = ""  # of the exchange, see `release_again`
@@ -121,7 +121,7 @@ class AgentState:
     fault_gate: Gate = field(default_factory=Gate)  # its patterns are numbers of odd patterns
     fault_revision: int = 0  # of the last fault that was shared or withdrawn
     shared_faults: dict[int, SharedFault] = field(default_factory=dict)  # by number
-    pending_faults: list[bytes] = field(default_factory=list)  # on their way, in order
+    pending_faults: list[Contribution] = field(default_factory=list)  # likewise
     clipped: ClippedSums | None = None  # what was learnt, for a fleet with noise
 
     @property
@@ -159,13 +159,10 @@ class AgentState:
         merged = decode(data, Merged, limit=MAX_STATE_BYTES, projection=self.projection)
         return merged.keep_encoded(data)
 
-    def contributions(self) -> tuple[Contribution, ...]:
-        """Decode the pending contributions."""
+    def decode_contribution(self, data: bytes) -> Contribution:
+        """Decode a contribution of this device, which keeps its bytes."""
         limit, shared = MAX_STATE_BYTES, self.projection
-        return tuple(
-            decode(data, Contribution, limit=limit, projection=shared).keep_encoded(data)
-            for data in self.pending
-        )
+        return decode(data, Contribution, limit=limit, projection=shared).keep_encoded(data)
 
     def reject(self, digest: str, why: str) -> None:
         """Remember not to adopt the sum with this digest again, and why."""
@@ -190,6 +187,15 @@ def fault_census(monitor: Monitor, shared: Collection[int]) -> dict[str, Pattern
         for each in monitor.odd_patterns.values()
         if each.status == "fault" or each.number in shared
     }
+
+
+def encoded(contribution: Contribution) -> Contribution:
+    """Encode a contribution, and let it keep the bytes, which are saved and sent again and again.
+
+    Args:
+        contribution: What waits to be pushed.
+    """
+    return contribution.keep_encoded(encode(contribution))
 
 
 def merged_digest(data: bytes) -> str:
@@ -225,10 +231,11 @@ def state_tensors(memory: AgentState) -> Tensors:
         plain = {"noise": memory.clipped.settings.plain(), "rows": memory.clipped.rows}
         tensors["clipping"] = bytes_tensor(json.dumps(plain).encode())
         tensors["clipped"] = bytes_tensor(encode(clipped))
-    tensors |= {f"pending.{i}": bytes_tensor(data) for i, data in enumerate(memory.pending)}
+    tensors |= {f"pending.{i}": bytes_tensor(encode(each)) for i, each in enumerate(memory.pending)}
     faults = memory.shared_faults
     tensors |= {f"fault.{number}": bytes_tensor(each.data) for number, each in faults.items()}
-    tensors |= {f"late.{i}": bytes_tensor(data) for i, data in enumerate(memory.pending_faults)}
+    late = memory.pending_faults
+    tensors |= {f"late.{i}": bytes_tensor(encode(each)) for i, each in enumerate(late)}
     return tensors
 
 
@@ -272,18 +279,21 @@ def _state_of(words: dict[str, str], tensors: Tensors) -> AgentState:
         kept = decode(data, Contribution, limit=len(data), projection=shared)
         memory.clipped = ClippedSums(noise, shared, kept.stats, clipping["rows"])
         memory.clip(noise)
-    pending = [name for name in tensors if name.startswith("pending.")]
-    memory.pending = [tensors[name].tobytes() for name in pending]
+    memory.pending = _decoded(memory, tensors, "pending.")
     if "fault_gate" in plain:  # missing in states of older versions
         memory.shared_faults = {
             int(number): SharedFault(tensors[f"fault.{number}"].tobytes(), name)
             for number, name in plain["shared_faults"].items()
         }
-        late = [name for name in tensors if name.startswith("late.")]
-        memory.pending_faults = [tensors[name].tobytes() for name in late]
+        memory.pending_faults = _decoded(memory, tensors, "late.")
         patterns = fault_census(memory.monitor, memory.shared_faults)
         memory.fault_gate = Gate.of(plain["fault_gate"], patterns)
     return memory
+
+
+def _decoded(memory: AgentState, tensors: Tensors, stem: str) -> list[Contribution]:
+    found = [each.tobytes() for name, each in tensors.items() if name.startswith(stem)]
+    return [memory.decode_contribution(data) for data in found]
 
 
 def _monitor_of(tensors: Tensors) -> Monitor:

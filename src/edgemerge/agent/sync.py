@@ -37,6 +37,7 @@ from edgemerge.agent.state import (
     SavedCallback,
     can_check_adopted,
     census,
+    encoded,
     level_check,
     level_shifts,
     merged_digest,
@@ -412,7 +413,7 @@ def release_clipped(memory: AgentState, clipped: ClippedSums, least: float) -> D
         return Decision(held=(f"{CLIPPED}: {clipped.rows} of {least:.0f} samples",))
     memory.revision += 1
     about = memory.revision, CLIPPED, memory.incarnation
-    memory.pending.append(encode(Contribution(memory.device, clipped.take(), *about)))
+    memory.pending.append(encoded(Contribution(memory.device, clipped.take(), *about)))
     return Decision(released=(CLIPPED,))
 
 
@@ -444,7 +445,7 @@ def _queue(memory: AgentState, emptied: Iterable[str], pushed: Iterable[str]) ->
     for step in (dict.fromkeys(emptied, nothing), {name: own[name] for name in pushed}):
         memory.revision += bool(step)
         memory.pending += [
-            encode(Contribution(memory.device, each, memory.revision, name, memory.incarnation))
+            encoded(Contribution(memory.device, each, memory.revision, name, memory.incarnation))
             for name, each in step.items()
         ]
 
@@ -836,7 +837,7 @@ class Synchronizer:
         if self._config.push and not memory.pending:
             self._sharing.release()
         faults = self._fault_job()
-        push = memory.contributions() if self._config.push else ()
+        push = tuple(memory.pending) if self._config.push else ()
         pull = self._selection() if self._config.pull and not self._rerun else None
         knows = KnownExchange(memory.timeline, memory.device, memory.incarnation)
         job = ExchangeJob(push, pull, memory.learner.max_compared, faults, knows)
