@@ -334,10 +334,8 @@ class DeviceReporter:
         self._merge: tuple[float, dict[str, Any]] | None = None  # not received by the server yet
         self._in_flight: tuple[ReportBatch, object] = ReportBatch(), None
         self._trouble: type[EdgemergeError] | None = None
-        self._sends_desired = False  # whether the last answer named a desired state
-        self._takes_monitor = _knows_reviews(memory.desired)  # whether the server does
-        self._takes_settings = False  # and settings and values
-        self._takes_problems = self._takes_configuration = False
+        # The last answer says what the server takes; older ones refuse unknown keys.
+        self._answer = ReportAnswer(monitor=_knows_reviews(memory.desired))
         self._followed, self._follow_due = 0, 0.0  # the choice of a server without desired states
 
     def change(self, config: ReportConfig) -> None:
@@ -395,23 +393,22 @@ class DeviceReporter:
             "sent": timestamp(sent),
             "status": describe_status(self._memory, self._points, found, last),
         }
-        # Older servers refuse unknown keys.
-        if self._sends_desired:
+        if self._answer.desired is not None:
             report["status"]["desired"] = self._memory.followed
-        if self._takes_problems:
+        if self._answer.problems:
             report["status"]["problems"] = describe_problems(found["problems"])
-        if self._takes_monitor:
+        if self._answer.monitor:
             report["status"] |= {
                 "monitor": describe_monitor(found["monitor"]),
                 "reviews": found["reviews"],
             }
-        if self._takes_settings:
+        if self._answer.settings:
             settings = self._memory.settings
             known = {"version": settings.version, "refused": settings.refused}
             report["status"]["settings"] = known
             if self._values is not None:
                 report["status"]["values"] = self._values()
-        if self._takes_configuration and "configuration" in found:
+        if self._answer.configuration and "configuration" in found:
             report["status"]["configuration"] = found["configuration"]
         if not self._schedule.failures:  # after a failure try with a short report first
             report |= self._news(sent - now)
@@ -422,7 +419,7 @@ class DeviceReporter:
         """Return what is new; `shift_s` turns monotonic times into times of day."""
         taken = self._points.take()
         self._in_flight = taken, self._merge
-        detailed = self._takes_monitor
+        detailed = self._answer.monitor
         found: dict[str, Any] = {
             "points": [
                 describe_point(each, each.at + shift_s, detailed=detailed) for each in taken.points
@@ -456,12 +453,10 @@ class DeviceReporter:
         if self._trouble is not None:
             self._trouble = None
             logger.info("the server accepts reports again")
-        self._sends_desired = answer.desired is not None
-        self._takes_monitor = answer.monitor or _knows_reviews(self._memory.desired)
-        self._takes_settings = answer.settings
-        if answer.problems and not self._takes_problems:
+        if answer.problems and not self._answer.problems:
             self.hurry()  # it may not know that there are any
-        self._takes_problems, self._takes_configuration = answer.problems, answer.configuration
+        takes_monitor = answer.monitor or _knows_reviews(self._memory.desired)
+        self._answer = answer._replace(monitor=takes_monitor)
         wanted = answer.choice if answer.desired is None else answer.desired
         if wanted is not None and self._config.follow:
             self._follow(wanted)
@@ -469,9 +464,7 @@ class DeviceReporter:
     def _failed(self, error: EdgemergeError, taken: ReportBatch) -> None:
         if was_not_sent(error):
             self._points.requeue(taken)
-        # It may be an older server now.
-        self._sends_desired = self._takes_monitor = False
-        self._takes_settings = self._takes_problems = self._takes_configuration = False
+        self._answer = ReportAnswer()  # it may be an older server now
         now, kind = self._clocks.steady(), error_kind(error)
         if kind in LASTING_ERROR_DELAYS_S:
             self._schedule.pause(now, LASTING_ERROR_DELAYS_S[kind])
@@ -490,7 +483,7 @@ class DeviceReporter:
     def _follow(self, revision: int) -> None:
         """Exchange when the operator's choices changed; retry after a while if that fails."""
         now = self._clocks.steady()
-        followed = self._memory.followed if self._sends_desired else self._followed
+        followed = self._followed if self._answer.desired is None else self._memory.followed
         if revision == followed or self._syncing is None or now < self._follow_due:
             return
         self._follow_due = now + FOLLOW_RETRY_S
@@ -499,7 +492,7 @@ class DeviceReporter:
     def _exchanged(self, found: dict[str, Any], revision: int) -> None:
         if found["exchange"] == "ok":
             self._followed, self._follow_due = revision, 0.0
-            if self._sends_desired:
+            if self._answer.desired is not None:
                 self._memory.followed = revision
 
 
