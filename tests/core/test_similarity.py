@@ -40,7 +40,6 @@ def test_the_distance_is_the_larger_ratio_and_symmetric():
 
 def test_the_best_match_is_the_first_of_equals():
     assert best_match({"far": FAR, "b": NEAR, "a": A, "twin": A}, A, 2.5) == "a"
-    assert best_match({"twin": A, "a": A}, A, 2.5, distance) == "twin"
     assert best_match({"far": FAR}, A, 2.5) is None
     assert best_match({}, A, 2.5) is None
 

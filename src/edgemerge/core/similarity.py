@@ -210,21 +210,15 @@ def _moments(one: Profile) -> tuple[Array, Array]:
     return mean, np.maximum(stats.S / count - mean**2, stats.projection.rounding_loss)
 
 
-def best_match(
-    profiles: Mapping[K, Profile],
-    one: Profile,
-    factor: float,
-    measure: Callable[[Profile, Profile], float] = loss_ratio,
-) -> K | None:
+def best_match(profiles: Mapping[K, Profile], one: Profile, factor: float) -> K | None:
     """Return the key of the profile that explains one's data best, or None if none does.
 
     Args:
         profiles: The candidates; the first one wins a tie.
         one: The profile whose data are to be explained.
-        factor: The largest value of the measure that counts as a match.
-        measure: `loss_ratio` (default), or `distance` if `one` must explain the profile too.
+        factor: The largest loss ratio that counts as a match.
     """
-    return smallest({key: measure(known, one) for key, known in profiles.items()}, factor)
+    return smallest({key: loss_ratio(known, one) for key, known in profiles.items()}, factor)
 
 
 def nearest_pair(
