@@ -32,7 +32,7 @@ from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.trust import TRUST_WORDS, is_trust
-from edgemerge.exchange.configuration import check_tables, without_rival_limit
+from edgemerge.exchange.configuration import PLAIN_NAME, check_tables, without_rival_limit
 from edgemerge.files import load, write_atomically
 
 T = TypeVar("T")
@@ -287,14 +287,13 @@ def _bad_key_error(name: str) -> SettingError:
     )
 
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MQTT_PORT = 1883
 
 Number = float | tuple[float, ...]
 
 
 def _is_name(value: str) -> bool:
-    return NAME_PATTERN.fullmatch(value) is not None
+    return re.fullmatch(PLAIN_NAME, value) is not None
 
 
 def _is_digest(value: str) -> bool:

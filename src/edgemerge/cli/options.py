@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -194,10 +195,10 @@ def _rows_of_chunks(like: Path, columns: list[str], expected: Sequence[str]) -> 
 
 def check_device_name(name: str) -> None:
     """Refuse a name that no device can have, with one that it can."""
-    from edgemerge.agent.config import NAME_PATTERN
     from edgemerge.agent.proposal import device_names
+    from edgemerge.exchange.configuration import PLAIN_NAME
 
-    if not NAME_PATTERN.fullmatch(name):
+    if not re.fullmatch(PLAIN_NAME, name):
         raise CommandError(
             f"found the device name {name!r}, expected letters, digits, '.', '_' and '-', at most "
             f"100: such as {device_names([name])[0]}"

@@ -34,6 +34,7 @@ from edgemerge.core.errors import EdgemergeError, SettingError, StaleError, Unav
 from edgemerge.core.ledger import Contribution, Selection
 from edgemerge.core.stats import Stats
 from edgemerge.daemon import Backoff
+from edgemerge.exchange.configuration import PLAIN_NAME
 from edgemerge.exchange.protocol import Exchange
 from edgemerge.files import read_token
 from edgemerge.wire.codec import decode, encode
@@ -44,7 +45,6 @@ MAX_FRAME = MAX_PAYLOAD + 6  # encoded, without the zero
 MAX_STREAM = 2**24  # bytes of a contribution
 MAX_NAMES = 2**12  # bytes by which its header is longer than that of sums
 NONCE_BYTES = 16
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a device, and of its token's file
 MAX_LINES = 256  # connections at a time
 HELLO_TIMEOUT_S = 30.0  # a connection that has not proved who it is is closed
 POLL_S = 0.5  # how soon a line notices that it has to stop
@@ -254,7 +254,7 @@ class Session:
     def _hello(self, payload: bytes) -> bytes:
         name = payload[1:].decode("ascii", "replace")
         self.end()
-        if payload[:1] != bytes([VERSION]) or not NAME.fullmatch(name):
+        if payload[:1] != bytes([VERSION]) or not re.fullmatch(PLAIN_NAME, name):
             logger.warning("found a hello of version %r, name %r", payload[:1], name[:100])
             return _say(Status.REFUSED)
         self.name, self._nonce = name, self.nonce(NONCE_BYTES)
@@ -359,7 +359,7 @@ class TokenFolder:
         Args:
             name: Of the device; other names than those of devices have none.
         """
-        if not NAME.fullmatch(name) or not (self.path / f"{name}.token").is_file():
+        if not re.fullmatch(PLAIN_NAME, name) or not (self.path / f"{name}.token").is_file():
             return None
         try:
             return read_token(self.path / f"{name}.token")

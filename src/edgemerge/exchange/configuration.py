@@ -17,6 +17,8 @@ from edgemerge.core.errors import SettingError
 
 Tables = dict[str, Any]
 
+PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"  # of a fleet, a device or an account
+
 MAX_CONFIGURATION_BYTES = 2**14
 MAX_SINKS = 8
 MAX_REPORT_INTERVAL_S = 3600.0  # so that a device hears of the next version

@@ -11,12 +11,13 @@ from edgemerge.core.errors import DeniedError, EdgemergeError, SettingError, Unk
 from edgemerge.core.ledger import must_be_name
 from edgemerge.core.projection import Projection
 from edgemerge.core.trust import Trust
+from edgemerge.exchange.configuration import PLAIN_NAME
 from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.server.db.base import SqlRow, Transaction, ValueDamagedError
 from edgemerge.wire.codec import decode
 
 MASKED = "masked"  # read mode of a fleet whose server sees only totals
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+NAME_PATTERN = f"^{PLAIN_NAME}$"
 
 
 def must_be_plain_name(word: str, value: str) -> None:
