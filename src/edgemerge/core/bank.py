@@ -349,7 +349,8 @@ class Bank:
 
         Args:
             merged: What an exchange returned.
-            checkpoint: Called between comparisons; it may pause the work, or raise to end it.
+            checkpoint: Called between comparisons; it may pause the work, or raise to end it. By
+                default nothing is called.
                 By default it does nothing.
 
         Returns:

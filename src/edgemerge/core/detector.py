@@ -792,7 +792,8 @@ class Learner(Protocol):
 
         Args:
             merged: What an exchange returned.
-            checkpoint: Called between comparisons; it may pause the work, or raise to end it.
+            checkpoint: Called between comparisons; it may pause the work, or raise to end it. By
+                default nothing is called.
         """
         ...
 
@@ -1378,7 +1379,8 @@ class Detector:
 
         Args:
             merged: What an exchange returned.
-            checkpoint: Called before they are summed up; it may raise to end the work.
+            checkpoint: Called before they are summed up; it may raise to end the work. By
+                default nothing is called.
 
         Returns:
             What `apply` needs.
