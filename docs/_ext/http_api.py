@@ -96,12 +96,19 @@ def taken(about: Thing) -> list[str]:
     lines = [f"body: {body['description']}"] if "description" in body else []
     for content in body.get("content", {}).values():
         lines += [
-            f"`{name}` in JSON: {_kind(schema)}"
+            f"`{name}` in JSON: {_meaning(schema, schema)}"
             for form in content["schema"].get("oneOf", [content["schema"]])
             for name, schema in form.get("properties", {}).items()
         ]
     queries = (each for each in about.get("parameters", []) if each["in"] == "query")
-    return lines + [f"`?{each['name']}=`: {_kind(each['schema'])}" for each in queries]
+    return lines + [f"`?{each['name']}=`: {_meaning(each, each['schema'])}" for each in queries]
+
+
+def _meaning(about: Thing, schema: Thing) -> str:
+    """A value in words, or that it is the former name of another one."""
+    deprecated = about.get("deprecated", False)
+    words = str(about["description"]).rstrip(".") if deprecated else ""
+    return words[:1].lower() + words[1:] or _kind(schema)
 
 
 def _kind(schema: Thing) -> str:

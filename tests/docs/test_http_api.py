@@ -96,8 +96,12 @@ def test_every_route_that_the_server_describes_is_on_the_page():
 def test_what_a_route_takes_and_answers_is_said():
     told = create_app(None).openapi()
     create_fleet = told["paths"]["/fleets/{fleet}"]["put"]
-    assert "`?least=`: a whole number" in http_api.taken(create_fleet)
-    assert "`?growing=`: `true` or `false`; false if not given" in http_api.taken(create_fleet)
+    assert "`?min_devices=`: a whole number" in http_api.taken(create_fleet)
+    flag = "`?no_forgetting=`: `true` or `false`; false if not given"
+    assert flag in http_api.taken(create_fleet)
+    assert "`?least=`: the former name of `min_devices`" in http_api.taken(create_fleet)
+    form = told["paths"]["/fleets/{fleet}/cohorts"]["post"]
+    assert "`least` in JSON: the former name of `min_devices`" in http_api.taken(form)
     lines = list(http_api.answered(create_fleet, told["components"]["schemas"]))
     assert lines[0].startswith("`200`: The same is there already. JSON: `fleet`, `reads`")
     problems = "`400`, `401`, `403`, `404`, `409`, `413`, `422`, `503`, `507`"

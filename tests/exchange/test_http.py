@@ -2,7 +2,7 @@
 
 import pytest
 
-from edgemerge import Contribution, Projection, Stats, encode
+from edgemerge import Contribution, Projection, Stats, decode, encode
 from edgemerge.core.errors import (
     DeniedError,
     MismatchError,
@@ -13,7 +13,7 @@ from edgemerge.core.errors import (
     UnknownError,
 )
 from edgemerge.core.ledger import Merged, MergedPart, Selection
-from edgemerge.exchange.client import ServerClient
+from edgemerge.exchange.client import BINARY_HEADERS, ServerClient
 from edgemerge.exchange.connection import Connection
 from edgemerge.exchange.http import HttpExchange
 from tests.exchange.scripted import reply, scripted
@@ -146,6 +146,26 @@ def fleet(hub, request):
     assert operator.create_fleet(name, SHARED, least=2) is True
     assert operator.create_fleet(name, SHARED, least=2) is False
     yield name, operator
+    operator.close()
+
+
+@pytest.mark.parametrize(
+    ("few", "kept", "most"),
+    [
+        ("min_devices", "no_forgetting", "max_contributions"),
+        ("least", "growing", "largest"),  # their former names
+    ],
+)
+def test_settings_of_a_fleet_and_of_a_pull_are_taken_under_both_names(hub, few, kept, most):
+    operator, name = hub.operator, f"named-{few}"
+    asked = {"reads": "contributions", few: "2", kept: "true"}
+    operator._ask("PUT", "fleets", name, query=asked, body=encode(SHARED), headers=BINARY_HEADERS)
+    found = operator.fleet(name)
+    assert (found["least"], found["growing"]) == (2, True)
+    for device in "ab":
+        hub.exchange(name, device, SHARED).push(note(device))
+    reply = operator._ask("GET", "fleets", name, "total", query={most: "1"})
+    assert len(decode(reply.body, Merged).origins) == 1
     operator.close()
 
 

@@ -22,7 +22,7 @@ from tests.server.world import FLEET, World
 pytestmark = pytest.mark.slow
 
 PAGE = f"/ui/fleets/{FLEET}"
-FIELDS = {"size": "3", "least": "3", "hours": "6", "colluding": "0"}
+FIELDS = {"size": "3", "min_devices": "3", "hours": "6", "colluding": "0"}
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_forming_again_keeps_the_slots_and_never_lowers_what_may_collude(world):
     ("fields", "words"),
     [
         ({"size": "x"}, "found a field that is no number"),
-        ({"least": "2"}, "least"),
-        ({"least": "9"}, "found 5 devices with keys, expected 9 or more"),
+        ({"min_devices": "2"}, "min_devices"),
+        ({"min_devices": "9"}, "found 5 devices with keys, expected 9 or more"),
         ({"colluding": "50"}, "colluding"),
         ({"hours": "0"}, "collect_s"),
     ],
@@ -213,7 +213,7 @@ def test_a_fleet_with_noise_says_how_much_and_what_that_means(world):
     assert "noise: ε = 4, δ = 1e-05 (sums)" in page
     assert "Noise hides whether a given sample is in a total" in page
     assert "fewer can reveal" not in page
-    assert form(admin, least="").status_code == 303
+    assert form(admin, min_devices="").status_code == 303
     (record,) = world.masked.records(FLEET)
     assert (record.cohort.noise, record.cohort.least, record.cohort.noisy) == (agreed, 3, 2)
     asked = admin.get(f"{PAGE}/cohorts/{record.number}/drop").text

@@ -24,6 +24,7 @@ from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.server import masked_epochs
 from edgemerge.server.fleets import ExistsError
 from edgemerge.server.masked_epochs import MAX_FORMINGS, compare_sums
+from edgemerge.server.schemas import CohortRequest
 from tests.cases import machine
 from tests.server.world import FLEET, ROOT, SHARED, World
 
@@ -169,6 +170,11 @@ def test_too_few_uploads_are_never_opened(world):
     assert world.masked.status(FLEET, DEVICES[0]).state == "collecting"
     world.upload(DEVICES[2])
     assert world.masked.status(FLEET, DEVICES[0]).state == "signing"
+
+
+def test_the_fewest_devices_of_a_total_are_taken_under_both_names():
+    for asked in ({"min_devices": 4}, {"least": 4}, {"min_devices": 4, "least": 9}):
+        assert CohortRequest(**asked).settings() == CohortRequest().settings() | {"least": 4}
 
 
 def test_keepers_are_not_asked_while_there_are_too_few_of_them(world):

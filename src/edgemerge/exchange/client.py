@@ -72,6 +72,7 @@ class ServerClient:
                 or "centred_on", a fleet with `release="mean"`, whose projection is given. None is
                 as if left out.
         """
+        # `min_devices` and `no_forgetting`; older servers know these names only
         asked = {"least": least, "trust": trust, **noise}
         chosen = {name: str(value) for name, value in asked.items() if value is not None}
         query: Query = {"reads": reads, "growing": str(growing).lower(), **chosen}

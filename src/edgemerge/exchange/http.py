@@ -216,7 +216,7 @@ def _pull_query(selection: Selection) -> Query:
         "device": None if selection.devices is None else tuple(selection.devices),
         "without": tuple(selection.without) or None,
         "pattern": selection.pattern,
-        "largest": selection.largest,
+        "largest": selection.largest,  # `max_contributions`; older servers know this name only
     }
 
 

@@ -462,6 +462,11 @@ def _desired_json(device: str, found: Desired, *, list_excluded: bool) -> bytes:
     )
 
 
+def formerly(name: str, **bounds: float) -> Any:
+    """Return a parameter of a query that is the former name of another one."""
+    return Query(deprecated=True, description=f"The former name of `{name}`.", **bounds)  # type: ignore[arg-type]  # ge and le
+
+
 DeviceFilter = Annotated[
     list[Annotated[str, Query(pattern=NAME_PATTERN)]] | None, Query(max_length=1000)
 ]
@@ -473,7 +478,8 @@ async def selection_of(
     device: DeviceFilter = None,
     without: DeviceFilter = None,
     pattern: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
-    largest: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    max_contributions: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    largest: Annotated[int | None, formerly("max_contributions", ge=1, le=1_000_000)] = None,
 ) -> Selection:
     """Read which contributions are wanted; a device's own, of its incarnation or all, are not."""
     return Selection(
@@ -482,7 +488,7 @@ async def selection_of(
         devices=None if device is None else tuple(device),
         without=tuple(without or ()),
         pattern=pattern,
-        largest=largest,
+        largest=largest if max_contributions is None else max_contributions,
     )
 
 
@@ -603,8 +609,10 @@ async def create_fleet(
     request: Request,
     response: Response,
     reads: Reads = "totals",
-    least: Annotated[int | None, Query(ge=1, le=10_000)] = None,
-    growing: Annotated[bool, Query()] = False,
+    min_devices: Annotated[int | None, Query(ge=1, le=10_000)] = None,
+    no_forgetting: Annotated[bool, Query()] = False,
+    least: Annotated[int | None, formerly("min_devices", ge=1, le=10_000)] = None,
+    growing: Annotated[bool, formerly("no_forgetting")] = False,
     trust: Annotated[str | None, Query(pattern=TRUST_PATTERN)] = None,
     epsilon: Annotated[float | None, Query(ge=MIN_EPSILON, le=MAX_EPSILON)] = None,
     delta: Annotated[float | None, Query(ge=MIN_DELTA, le=MAX_DELTA)] = None,
@@ -615,11 +623,12 @@ async def create_fleet(
     """Make a fleet with a projection that all its devices will share.
 
     With `reads=totals` a device gets no sum, and no difference of two sums, that is about fewer
-    than `least` other devices, 3 if not given; with 1 it gets every change at once. Where devices
-    may read single contributions, `least` is 1 if not given.
+    than `min_devices` other devices, 3 if not given; with 1 it gets every change at once. Where
+    devices may read single contributions, `min_devices` is 1 if not given. With `no_forgetting`
+    contributions whose sums decreased are rejected.
 
-    Without `trust` a new fleet trusts its members; without `trust` and `least`, one that is there
-    keeps what it has.
+    Without `trust` a new fleet trusts its members; without `trust` and `min_devices`, one that is
+    there keeps what it has.
 
     With `epsilon` and `delta` devices of a masked fleet add noise. With `release=mean` they release
     their mean alone, for a twentieth of the budget; a fleet that is `centred_on` that one has the
@@ -627,13 +636,15 @@ async def create_fleet(
     """
     noise = noise_asked(epsilon, delta, radius=radius, release=release, centred_on=centred_on)
     rule = str(Trust.parse(trust or "members"))
-    few = default_min_devices(reads) if least is None else least
+    asked = least if min_devices is None else min_devices
+    few = default_min_devices(reads) if asked is None else asked
+    growing = no_forgetting or growing
     async with load.body(request, MAX_PROJECTION_BYTES) as data:
         made = Fleet(fleet, data, reads, few, growing, 0, service.clock(), rule, noise)
         if centred_on is not None:
             made = await run_in_thread(lambda: centred_fleet(service, made, centred_on, radius))
         await run_in_thread(lambda: _must_fit(made, load))
-        same = {"any_trust": trust is None, "any_min_devices": least is None}
+        same = {"any_trust": trust is None, "any_min_devices": asked is None}
         new = await run_in_thread(lambda: service.create(made, caller, **same))
     response.status_code = 201 if new else 200
     return await run_in_thread(lambda: _get_fleet_json(service, fleet, caller))
@@ -1309,7 +1320,7 @@ def form_cohorts(
     body: Annotated[CohortRequest, Depends(json_request(CohortRequest))],
 ) -> list[CohortResponse]:
     """Form cohorts of all devices that have registered keys; those before them end."""
-    service.masked.form(fleet, caller, **body.model_dump())
+    service.masked.form(fleet, caller, **body.settings())
     return cohorts_json(service, fleet)
 
 

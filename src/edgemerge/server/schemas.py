@@ -1016,7 +1016,14 @@ class KeysRequest(StrictRequest):
 class CohortRequest(StrictRequest):
     """How the cohorts of a masked fleet are formed."""
 
-    least: int | None = Field(default=None, ge=3, le=10_000)
+    min_devices: int | None = Field(default=None, ge=3, le=10_000)
+    least: int | None = Field(
+        default=None,
+        ge=3,
+        le=10_000,
+        description="The former name of `min_devices`.",
+        json_schema_extra={"deprecated": True},
+    )
     slots: list[Annotated[str, StringConstraints(min_length=1, max_length=200)]] = Field(
         default=["normal"], min_length=1, max_length=MAX_SLOTS
     )
@@ -1025,6 +1032,11 @@ class CohortRequest(StrictRequest):
     missing: float = Field(default=1 / 3, ge=0.0, lt=0.5)
     colluding: float = Field(default=0.0, ge=0.0, lt=0.5)
     mix: bool = False
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings, `least` under either of its names."""
+        least = self.least if self.min_devices is None else self.min_devices
+        return self.model_dump(exclude={"min_devices"}) | {"least": least}
 
 
 class CohortResponse(BaseModel):

@@ -145,13 +145,13 @@ class CohortsView:
     def fields(self) -> dict[str, str]:
         """What the form begins with: the numbers of the last cohorts."""
         if not self.records:
-            return {"size": str(MAX_COHORT), "least": "", "hours": "1", "colluding": "0"}
+            return {"size": str(MAX_COHORT), "min_devices": "", "hours": "1", "colluding": "0"}
         last, sizes = self.records[0], [len(each.cohort.members) for each in self.records]
         keepers, more = last.cohort.keepers, last.cohort.threshold - 1 - last.cohort.keepers // 2
         bad = 2 * more + 1 - keepers % 2 if more else 0  # the most with this threshold
         return {
             "size": str(max(sizes) if len(sizes) > 1 else max(MAX_COHORT, *sizes)),
-            "least": str(last.cohort.least),
+            "min_devices": str(last.cohort.least),
             "hours": f"{last.collect_s / HOUR_S:g}",
             "colluding": str(ceil(100 * bad / sizes[0])),
         }
@@ -177,7 +177,8 @@ def read_cohorts(form: Form, slots: list[str]) -> CohortRequest:
     try:
         asked |= {"size": int(form.one("size")), "collect_s": HOUR_S * float(form.one("hours"))}
         asked["colluding"] = float(form.one("colluding")) / 100.0
-        asked |= {"least": int(form.one("least"))} if form.one("least") else {}
+        fewest = form.one("min_devices")
+        asked |= {"min_devices": int(fewest)} if fewest else {}
     except ValueError as error:
         raise SettingError("found a field that is no number, expected one in each") from error
     with refuse_invalid():
@@ -191,7 +192,7 @@ def form_cohorts(fleet: Name, page: AdminForm, form: FormDep) -> Response:
 
     def change() -> None:
         slots = cohorts_view(service, service.fleet(fleet)).slots
-        service.masked.form(fleet, page.caller, **read_cohorts(form, slots).model_dump())
+        service.masked.form(fleet, page.caller, **read_cohorts(form, slots).settings())
 
     return answer_form(change, f"/ui/fleets/{fleet}#cohorts", partial(_render_fleet, *page, fleet))
 
