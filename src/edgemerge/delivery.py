@@ -168,6 +168,15 @@ def figure(value: float) -> str:
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
+def factor_words(inputs: Iterable[tuple[str, float]]) -> str:
+    """Return inputs, each with its factor.
+
+    >>> factor_words([("bearing", 1390.4), ("flow", 2.04)])
+    'bearing ×1,390, flow ×2.04'
+    """
+    return ", ".join(f"{name} ×{figure(factor)}" for name, factor in inputs)
+
+
 def unusual(inputs: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
     """Return the inputs that carry an alarm: those with more than their usual error.
 

@@ -379,7 +379,7 @@ def test_a_sync_is_begun_when_it_is_due(exchange, devices):
     assert not device.syncing.busy
     device.now = 60.0
     device.tend_until(lambda: total(exchange).count and not device.syncing.busy)
-    assert device.syncing.plain()["last_sync"] == "1970-01-01T01:23:20+00:00"
+    assert device.syncing.plain()["last_sync"] == "1970-01-01T01:23:20Z"
     assert device.syncing._schedule.next > 60.0
 
 

@@ -60,7 +60,7 @@ def test_acknowledge_and_comment(visitor):
 def test_name_a_fault_right_there(shop, visitor):
     opened = card(visitor.page, 2)
     expect(opened).to_contain_text("33 times the usual")
-    expect(opened).to_contain_text("bearing_rms: 12.5 times the usual")
+    expect(opened).to_contain_text("bearing_rms ×12.5")
     expect(opened.get_by_role("img", name="Scores around it: highest 33, limit 4")).to_be_visible()
     opened.get_by_role("button", name="Fault").click()
     expect(visitor.page.get_by_role("alert")).to_contain_text("name of the fault")

@@ -38,6 +38,7 @@ def test_episodes_and_patterns_are_shown(config):
     assert "open" in text
     lines = text.splitlines()
     (pattern,) = [line for line in lines if line.startswith("odd-1")]
+    assert "4 ×" in pattern
     assert "unreviewed" in pattern
     assert "normal" in pattern  # the nearest
     found = shown(config)

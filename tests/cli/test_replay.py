@@ -74,6 +74,7 @@ def test_people_get_tables_and_a_summary(recorded):
     assert result.exit_code == 0, result.output
     first, *rest = result.stdout.splitlines()
     assert first.split() == ["EPISODE", "BEGAN", "ENDED", "SAMPLES", "PEAK", "PATTERN", "INPUTS"]
+    assert re.search(r" b ×[0-9.,]+", rest[0])
     assert ["LIMIT", "EPISODES"] in [line.split() for line in rest]
     assert "1,500 samples, 1,244 of them watched; limit 4 (default)" in result.stderr
     calm = call("replay", recorded, "--limit", 1e6, *AGREE)

@@ -83,6 +83,7 @@ def test_an_agent_exchanges_on_command_and_takes_it_back(hub, fleet, tmp_path):
         assert (shown["kind"], shown["device"]) == ("agent", "pump-1")
         assert (shown["judged"], shown["own_samples"], shown["others_samples"]) == (200, 200, 200)
         assert shown["told_by"] == ["pump-2"]
+        assert shown["in_alarm"] == shown["alarms"]  # the old name
         undone = json.loads(call("sync", tmp_path / "state", "--undo-merge", "--json").stdout)
         assert undone == {"merge": undone["told"], "told": undone["merge"]}  # told: the old name
         undone = json.loads(call("show", tmp_path / "state", "--json").stdout)

@@ -97,7 +97,7 @@ def test_the_inputs_that_carry_an_alarm_are_named_strongest_first(world, operato
     take(world, points=[point(999.0, 5.0, 2.0, True)], alarms=[alarm_of(999.0, why=why)])
     now = parts(operator)["reasons"]
     assert "alarm now, at 1970-01-01T00:16:39Z: score 5, limit 2, in pattern normal" in now
-    assert now.endswith("band 7 ×12.6 of usual flow ×3.1 of usual")
+    assert now.endswith("band 7 ×12.6 of usual flow ×3.14 of usual")
     widths = re.findall(r'class="part" width="([^"]+)"', operator.get(PAGE).text)
     assert widths == ["100%", "25%"]
     world.now += 5.0
@@ -143,7 +143,7 @@ def test_the_status_is_in_the_words_of_the_device(world, operator):
         saved="disk full",
     )
     assert parts(operator)["status"] == (
-        "Status Scored 41.2 k samples Learnt 40 k samples Skipped 3 samples Alarms 1 "
+        "Status Scored 41.2 k samples Learnt 40 k samples Skipped 3 samples In alarm 1 samples "
         "Learning off Incarnation 0 Last exchange 1970-01-01T00:16:30Z Result pushed 1 "
         "Last merge adopted 2 of 3 Desired state nothing chosen for it Saved to disk disk full"
     )

@@ -75,7 +75,7 @@ def test_a_card_lists_only_inputs_that_are_unusual(world, operator):
     )
     text = " ".join(map(words, cards(operator.get(PAGE).text)["open"].values()))
     assert "speed" not in text
-    assert text.count("Most unusual bearing_rms : 12.5 times the usual") == 1
+    assert text.count("Most unusual bearing_rms ×12.5") == 1
     assert text.count("Most unusual no single input is unusual") == 1
     assert text.count("Most unusual not reported") == 1
 
@@ -85,8 +85,8 @@ def test_a_card_explains_its_episode_in_plain_words(world, operator):
     (card,) = cards(operator.get(PAGE).text)["open"].values()
     said = words(card)
     assert "open a 33.1 times the usual like bearing" in said
-    assert "bearing_rms : 12.5 times the usual" in said
-    assert "speed : 2 times the usual" in said
+    assert "bearing_rms ×12.5" in said
+    assert "speed ×2" in said
     assert NAMED["like"] in said
     assert "score 33.1, limit 4; 60 samples in alarm" in said
     assert "odd-1 unreviewed" in said

@@ -983,8 +983,8 @@ class Synchronizer:
 
 
 def iso_time(at: float) -> str:
-    """Return a time of day as ISO 8601, or in seconds if it is out of range."""
+    """Return a time of day as ISO 8601 in UTC, or in seconds if it is out of range."""
     try:
-        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (OverflowError, ValueError, OSError):
         return f"{at:.0f}"

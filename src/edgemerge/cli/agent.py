@@ -623,13 +623,13 @@ def _summary(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(each: Mapping[str, Any]) -> dict[str, Any]:
-    from edgemerge.delivery import figure
+    from edgemerge.delivery import factor_words
 
     names = [name for name in ("began", "ended", "first", "last") if name in each]
     times = {name: format_time(each[name]) for name in names}
     if "ended" in each and each["ended"] is None:
         times["ended"] = "open"
-    inputs = ", ".join(f"{name} {figure(share)}" for name, share in each["inputs"][:SHOWN_INPUTS])
+    inputs = factor_words(each["inputs"][:SHOWN_INPUTS])
     return {**each, **times, "inputs": inputs, "peak": float(f"{each['peak']:.4g}")}
 
 

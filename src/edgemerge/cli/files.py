@@ -660,6 +660,7 @@ OLD_KEYS = {
     "merge": "told",
     "pending": "waiting_to_be_pushed",
     "scored": "judged",
+    "in_alarm": "alarms",
 }
 
 
@@ -881,10 +882,9 @@ def replay(samples: str, *, as_json: bool, **settings: Any) -> None:
     if as_json:
         print_json(result)
         return
-    rows = [
-        each | {"inputs": " ".join(f"{name}={times:g}" for name, times in each["inputs"])}
-        for each in result["episodes"]
-    ]
+    from edgemerge.delivery import factor_words
+
+    rows = [each | {"inputs": factor_words(each["inputs"])} for each in result["episodes"]]
     print_table(rows, COLUMNS) if rows else click.echo("No episode.")
     click.echo()
     print_table(result["limits"], headings("limit", "episodes"))

@@ -1260,13 +1260,13 @@ def _print_changes(episodes: list[dict[str, Any]], *, as_json: bool) -> None:
 
 def describe_episode(episode: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of an episode: how long it lasted, what became of it, what carried it."""
-    from edgemerge.delivery import figure
+    from edgemerge.delivery import factor_words, figure
 
     ended = episode["ended"]
     state = "open" if ended is None else "ended"
     if episode["acknowledged"] is not None:
         state += f", acknowledged by {episode['acknowledged_by']}"
-    inputs = [f"{name} ×{figure(factor)}" for name, factor in episode["inputs"][:SHOWN_INPUTS]]
+    inputs = factor_words(episode["inputs"][:SHOWN_INPUTS])
     like = [f"like {episode['fault']}"] if episode["fault"] else []
     comment = [f"({episode['comment']})"] if episode["comment"] else []
     return {
@@ -1276,7 +1276,7 @@ def describe_episode(episode: Mapping[str, Any]) -> dict[str, Any]:
         "lasted": None if ended is None else f"{max(0.0, ended - episode['began']):,.0f} s",
         "peak": f"{figure(episode['peak'])} times the usual",
         "state": state,
-        "what": "; ".join(filter(None, (*like, ", ".join(inputs), *comment))),
+        "what": "; ".join(filter(None, (*like, inputs, *comment))),
     }
 
 

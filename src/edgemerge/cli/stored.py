@@ -128,11 +128,11 @@ def describe_agent_state(folder: Path) -> dict[str, Any]:
         memory = state_from_bytes(data)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
-    words = ("device", "incarnation", "revision", "alarms", "skipped")
+    words = ("device", "incarnation", "revision")
     merged = memory.decode_merged(memory.merged)
     found = {"kind": "agent"} | {word: getattr(memory, word) for word in words}
-    found["skipped"] += memory.skipped_ahead
-    found |= {"scored": memory.index, "pending": len(memory.pending)}
+    found |= {"scored": memory.index, "in_alarm": memory.alarms}
+    found |= {"skipped": memory.skipped + memory.skipped_ahead, "pending": len(memory.pending)}
     found["received_from"] = sorted({origin.device for origin in merged.origins})
     found["odd_patterns"] = [
         {"pattern": odd.name, "status": odd.status, "samples": odd.stats.count}

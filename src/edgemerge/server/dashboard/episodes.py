@@ -20,7 +20,7 @@ from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.delivery import unusual
 from edgemerge.server import fleets
 from edgemerge.server.dashboard.fleet_table import DeviceRow
-from edgemerge.server.dashboard.formatting import duration, score, times_usual
+from edgemerge.server.dashboard.formatting import duration, score, times, times_usual
 from edgemerge.server.dashboard.merge import parse_number
 from edgemerge.server.dashboard.pages import TEMPLATES, answer_form
 from edgemerge.server.dashboard.review import ReviewView, read_review
@@ -161,9 +161,9 @@ class EpisodeCard:
 
     @property
     def inputs(self) -> list[tuple[str, str]]:
-        """The most unusual inputs, each with how unusual it was."""
+        """The most unusual inputs, each with its factor."""
         found = unusual(self.episode.inputs)[:SHOWN_INPUTS]
-        return [(name or "?", times_usual(factor)) for name, factor in found]
+        return [(name or "?", times(factor)) for name, factor in found]
 
     @property
     def status(self) -> str:

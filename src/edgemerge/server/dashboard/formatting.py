@@ -74,20 +74,22 @@ def reading(value: float | None) -> str:
     return NOTHING if value is None else digits(value, 6).replace("-", "−", value < 0)
 
 
-def times(value: float | None, keep: int = 2) -> str:
-    """Return a factor; of large ones every whole digit of three.
+def times(value: float | None) -> str:
+    """Return a factor, as commands do.
 
-    >>> times(3.14159), times(1.0234, 3), times(120), times(None)
-    ('×3.1', '×1.02', '×120', '–')
+    >>> times(3.14159), times(120), times(1390.4), times(1e300), times(None)
+    ('×3.14', '×120', '×1,390', '×1e300', '–')
     """
-    return NOTHING if value is None else f"×{digits(value, keep if value < 10 else 3)}"
+    if value is None:
+        return NOTHING
+    return f"×{value:,.0f}" if 999.5 <= value < MAX_PLAIN else f"×{digits(value)}"
 
 
 def times_usual(value: float) -> str:
     """Return how far above the usual something is, in words.
 
     >>> times_usual(33.14), times_usual(2.04), times_usual(1234.5)
-    ('33.1 times the usual', '2 times the usual', '1234 times the usual')
+    ('33.1 times the usual', '2.04 times the usual', '1,234 times the usual')
     """
     return f"{times(value)[1:]} times the usual"
 

@@ -142,8 +142,8 @@ class ReviewView:
         if monitor is None:
             return "", ""
         if monitor.learning_stopped:
-            return f"{times(monitor.drift, 3)}: learning stopped", "bad"
-        return times(monitor.drift, 3), "warn" if monitor.drifts else ""
+            return f"{times(monitor.drift)}: learning stopped", "bad"
+        return times(monitor.drift), "warn" if monitor.drifts else ""
 
     def lasted(self, episode: ReportedEpisode) -> str:
         """How long an episode lasted, or has lasted so far."""
