@@ -101,7 +101,7 @@ def test_every_action_is_in_the_log_with_the_operator(visitor):
     page.get_by_role("link", name="Exclude pump-3, normal").click()
     page.get_by_role("button", name="Exclude").click()
     expect(page.locator("table.contributions")).to_contain_text("excluded")
-    page.get_by_role("link", name="Log").click()
+    page.get_by_role("link", name="Audit log").click()
     line = page.get_by_role("row").filter(has_text="pump-3/0/normal").first
     expect(line).to_contain_text("admin test")
     expect(line).to_contain_text("exclude")

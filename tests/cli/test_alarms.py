@@ -1,4 +1,4 @@
-"""`edgemerge fleet alarms`: lists the episodes of a fleet, and follows their changes."""
+"""`edgemerge fleet episodes`: lists the episodes of a fleet, and follows their changes."""
 
 import json
 import signal
@@ -29,7 +29,7 @@ def report(hub, fleet, tmp_path):
 
     def reporting(*episodes):
         client.send(said(time.time(), monitor=monitor(episodes=list(episodes))))
-        until(lambda: len(hub.told("alarms", fleet)) >= len(episodes), "the episodes")
+        until(lambda: len(hub.told("episodes", fleet)) >= len(episodes), "the episodes")
 
     yield reporting
     client.close()
@@ -42,37 +42,39 @@ def episode(number, began, ended=None, **changed):
 
 
 def test_episodes_are_listed_with_what_carried_them(hub, fleet, report):
-    empty = hub.fleet("alarms", fleet)
+    empty = hub.fleet("episodes", fleet)
+    former = hub.fleet("alarms", fleet).stderr
+    assert "alarms is now episodes; use episodes instead" in former
     assert "changed in that time" in empty.stderr
-    assert "is open" in hub.fleet("alarms", fleet, "--open").stderr
+    assert "is open" in hub.fleet("episodes", fleet, "--open").stderr
     now = time.time()
     report(episode(1, now - 90.0, now - 48.0), episode(2, now - 9.0, **NAMED))
-    shown = hub.fleet("alarms", fleet).stdout
+    shown = hub.fleet("episodes", fleet).stdout
     assert "33 times the usual" in shown
     assert "bearing_rms ×12.5, speed ×2" in shown
     assert "like bearing" in shown
     assert "42 s" in shown
-    assert [each["number"] for each in hub.told("alarms", fleet, "--open")] == [2]
-    assert hub.told("alarms", fleet, "--device", "pump-9") == []
-    (first, _second) = hub.told("alarms", fleet, "--since", "1 hour")
+    assert [each["number"] for each in hub.told("episodes", fleet, "--open")] == [2]
+    assert hub.told("episodes", fleet, "--device", "pump-9") == []
+    (first, _second) = hub.told("episodes", fleet, "--since", "1 hour")
     assert first["ended"].endswith("Z")
     assert first["acknowledged"] is None
-    assert hub.told("alarms", fleet, "--since", "2222-02-02T02:00") == []
+    assert hub.told("episodes", fleet, "--since", "2222-02-02T02:00") == []
     hub.fleet("review", fleet, PUMP, "acknowledge", "--episode", 1, "--comment", "the seal")
-    shown = hub.fleet("alarms", fleet).stdout
+    shown = hub.fleet("episodes", fleet).stdout
     assert "ended, acknowledged by admin" in shown
     assert "(the seal)" in shown
 
 
 def test_a_time_that_is_none_is_refused(hub):
     for wrong in ("soon", "off"):
-        refused = hub.fleet("alarms", "any", "--since", wrong)
+        refused = hub.fleet("episodes", "any", "--since", wrong)
         assert refused.exit_code == 2
         assert " hours" in refused.stderr
 
 
 def test_an_unknown_fleet_is_said(hub):
-    assert "no fleet nowhere" in failure(hub.fleet("alarms", "nowhere"))
+    assert "no fleet nowhere" in failure(hub.fleet("episodes", "nowhere"))
 
 
 def test_every_change_is_printed_once_until_the_signal(hub, fleet, report, tmp_path):
@@ -87,7 +89,7 @@ def follow(hub, fleet, report, tmp_path, first, *wanted):
     now = time.time()
     report(episode(1, now - 90.0, now - 48.0), episode(2, now - 9.0))
     hub.fleet("review", fleet, PUMP, "acknowledge", "--episode", 1)
-    words = ("fleet", "alarms", fleet, "--follow", "--json", "--interval-s", "0.2", *wanted)
+    words = ("fleet", "episodes", fleet, "--follow", "--json", "--interval-s", "0.2", *wanted)
     environment = clean_environment(EDGEMERGE_SERVER=hub.url, EDGEMERGE_TOKEN_FILE=str(hub.token))
     out = tmp_path / "out"
     with out.open("wb") as to:

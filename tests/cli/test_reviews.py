@@ -29,7 +29,7 @@ def test_patterns_and_episodes_are_listed(hub, fleet, report):
     shown = hub.fleet("monitor", fleet, PUMP).stdout
     assert "drift              1.25 (1 is none)" in shown
     assert "4 (provisional, 604,000 samples missing)" in shown
-    assert "bearing_rms 12.5" in shown
+    assert "bearing_rms ×12.5" in shown
     assert "open" in shown
     assert "worn bearing" in shown
     assert hub.told("monitor", fleet, PUMP)["status"]["monitor"]["outside"] == 3
@@ -41,10 +41,10 @@ def test_patterns_and_episodes_are_listed(hub, fleet, report):
 
 def test_a_review_waits_and_is_done_or_refused(hub, fleet, client, report):
     report()
-    made = hub.fleet("review", fleet, PUMP, "approve", "odd-1", "--comment", "a new speed")
+    made = hub.fleet("review", fleet, PUMP, "odd-1", "approve", "--comment", "a new speed")
     assert made.stdout == "Review 1 of pump-1: approve odd-1.\n"
     assert "acts when it next reports" in made.stderr
-    hub.fleet("review", fleet, PUMP, "fault", "odd-2", "worn bearing")
+    hub.fleet("review", fleet, PUMP, "fault", "odd-2", "worn bearing")  # the former order
     (first, second) = client.desired().reviews
     assert (first["decision"], first["comment"]) == ("approve", "a new speed")
     assert (second["pattern"], second["name"]) == ("odd-2", "worn bearing")
@@ -94,6 +94,8 @@ def test_mistakes_are_told(hub, fleet):
     assert "found no TIME for snooze" in wrong("snooze").stderr
     assert "a TIME and --hours" in wrong("snooze", "off", "--hours", 2).stderr
     assert '"2 hours"' in wrong("snooze", "soon").stderr
+    for words in (["odd-1"], ["odd-1", "odd-2"], ["odd-1", "fault", "worn", "bearing"]):
+        assert "with a DECISION of approve, fault," in wrong(*words).stderr
     assert "expected it for snooze only" in wrong("watch", "--hours", 2).stderr
     assert "no device nobody" in failure(hub.fleet("review", fleet, "nobody", "watch"))
     assert hub.told("reviews", fleet, PUMP) == []

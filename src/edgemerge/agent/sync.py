@@ -510,7 +510,7 @@ class SharingPolicy:
             logger.info("held back", extra={"values": {"patterns": self.decision.held}})
         if self.decision.released:
             values = {"patterns": self.decision.released, "revision": self.memory.revision}
-            logger.info("a release is on its way", extra={"values": values})
+            logger.info("shares a release", extra={"values": values})
         return len(self.memory.pending)
 
     def agree(self, noise: NoiseSettings | None, lost: int = 0) -> None:

@@ -60,8 +60,8 @@ SECTIONS = {
     },
     "Choices": dict.fromkeys(("choices", "adopt", "exclude", "undo", "preview"), __name__),
     "Trust": dict.fromkeys(("trust", "waiting", "approve", "dismiss"), __name__),
-    "Reviews": dict.fromkeys(("alarms", "monitor", "review", "reviews", "settings"), __name__),
-    "Messages": {"notify": __name__},
+    "Reviews": dict.fromkeys(("episodes", "monitor", "review", "reviews", "settings"), __name__),
+    "Messages": {"receivers": __name__},
     "Server": {"audit": __name__},
 }
 NOISE_OPTIONS = ("epsilon", "delta", "radius", "release", "centred_on")
@@ -109,7 +109,7 @@ undo_option = click.option(
 @click.group(
     cls=LazyGroup,
     sections=SECTIONS,
-    old={"withhold": "exclude"},
+    old={"withhold": "exclude", "alarms": "episodes", "notify": "receivers"},
     epilog=example(
         "export EDGEMERGE_SERVER=https://hub:8470 EDGEMERGE_TOKEN_FILE=operator.token",
         "edgemerge fleet list",
@@ -507,7 +507,9 @@ def with_dates(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: format_time(value) if key in times else value for key, value in found.items()}
 
 
-DEVICE_COLUMNS = headings("device", "contributions", "samples", "seen", "revoked", seen="LAST PUSH")
+DEVICE_COLUMNS = headings(
+    "device", "contributions", "samples", "seen", "revoked", seen="LAST SHARE"
+)
 CONTRIBUTION_COLUMNS = headings(
     "device", "incarnation", "pattern", "revision", "samples", "bytes", "received"
 )
@@ -1136,7 +1138,7 @@ def describe_likeness(waiting: Mapping[str, Any]) -> str:
     return f"none (nearest {words})" if waiting["like_none"] else words
 
 
-ALARM_COLUMNS = headings("device", "number", "began", "lasted", "peak", "state", "what")
+EPISODE_COLUMNS = headings("device", "number", "began", "lasted", "peak", "state", "what")
 EPISODES_PER_PAGE = 500
 MAX_RETRY_S = 30.0  # between two attempts to reach the server
 SHOWN_INPUTS = 3
@@ -1144,9 +1146,9 @@ SHOWN_INPUTS = 3
 
 @click.command(
     epilog=example(
-        "edgemerge fleet alarms pumps --open",
-        "edgemerge fleet alarms pumps --since '8 hours' --json",
-        "edgemerge fleet alarms pumps --follow",
+        "edgemerge fleet episodes pumps --open",
+        "edgemerge fleet episodes pumps --since '8 hours' --json",
+        "edgemerge fleet episodes pumps --follow",
     )
 )
 @click.argument("fleet")
@@ -1166,7 +1168,7 @@ SHOWN_INPUTS = 3
     help="Seconds between two questions to the server with --follow.",
 )
 @operator_options
-def alarms(
+def episodes(
     fleet: str,
     *,
     open_only: bool,
@@ -1197,7 +1199,7 @@ def alarms(
     if as_json:
         print_json([with_dates(each) for each in found])
         return
-    print_table(map(describe_episode, found), ALARM_COLUMNS)
+    print_table(map(describe_episode, found), EPISODE_COLUMNS)
     if not found:
         remark(f"No episode of {fleet} " + ("is open." if open_only else "changed in that time."))
 
@@ -1331,17 +1333,15 @@ def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
 
 @click.command(
     epilog=example(
-        "edgemerge fleet review pumps pump-3 approve odd-1 --comment 'a new speed'",
-        "edgemerge fleet review pumps pump-3 fault odd-2 'worn bearing'",
+        "edgemerge fleet review pumps pump-3 odd-1 approve --comment 'a new speed'",
+        "edgemerge fleet review pumps pump-3 odd-2 fault 'worn bearing'",
         "edgemerge fleet review pumps pump-3 acknowledge --episode 7",
         "edgemerge fleet review pumps pump-3 snooze '8 hours'",
     )
 )
 @click.argument("fleet")
 @click.argument("device")
-@click.argument("decision", type=click.Choice(DECISIONS))
-@click.argument("pattern", required=False, metavar="[PATTERN|TIME]")
-@click.argument("name", required=False)
+@click.argument("words", nargs=-1, required=True, metavar="[PATTERN] DECISION [NAME|TIME]")
 @click.option("--episode", type=click.IntRange(min=0), help="Acknowledge this one, not all.")
 @hours_option
 @comment_option
@@ -1350,9 +1350,7 @@ def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
 def review(
     fleet: str,
     device: str,
-    decision: str,
-    pattern: str | None,
-    name: str | None,
+    words: tuple[str, ...],
     *,
     episode: int | None,
     hours: float | None,
@@ -1363,8 +1361,8 @@ def review(
 ) -> None:
     """Decide about a device's pattern, episode or learning.
 
-    approve: PATTERN is normal and is learnt. fault: later alarms carry NAME. dismiss: it is no
-    longer shown. undo: PATTERN is unreviewed again, exactly.
+    DECISION is one of these. approve: PATTERN is normal and is learnt. fault: later alarms carry
+    NAME. dismiss: it is no longer shown. undo: PATTERN is unreviewed again, exactly.
 
     acknowledge: episodes were seen. snooze: no alarm for a TIME: how long ("8 hours"), until when
     (2026-11-17T18:00, in UTC unless it says otherwise), or off. watch: end commissioning now.
@@ -1374,6 +1372,7 @@ def review(
     The device acts once, when it next reports, also if it is offline now. `monitor` lists patterns
     and episodes, `reviews` what became of decisions.
     """
+    decision, pattern, name = _decision_in(words)
     asked: dict[str, Any] = {"comment": comment}
     if decision == "snooze":
         asked["until"] = _until(snooze_time(pattern, hours))
@@ -1563,6 +1562,17 @@ def _describe_version(version: Mapping[str, Any]) -> str:
     return words if version["undoes"] is None else f"{words} (undoes {version['undoes']})"
 
 
+def _decision_in(words: tuple[str, ...]) -> tuple[str, str | None, str | None]:
+    """Return decision, pattern or time, and name; the pattern may also come after the decision."""
+    first, *rest = words if words[0] in DECISIONS else (*words[1::-1], *words[2:])
+    if first not in DECISIONS or len(rest) > 2:
+        raise click.UsageError(
+            f"found {' '.join(words)!r}, expected [PATTERN] DECISION [NAME|TIME] with a DECISION "
+            f"of {', '.join(DECISIONS)}"
+        )
+    return first, rest[0] if rest else None, rest[1] if len(rest) > 1 else None
+
+
 def _must_fit(decision: str, pattern: str | None, name: str | None, hours: float | None) -> None:
     if (pattern is not None) != (decision in PATTERN_DECISIONS):
         raise click.UsageError(
@@ -1570,7 +1580,7 @@ def _must_fit(decision: str, pattern: str | None, name: str | None, hours: float
             f"{', '.join(PATTERN_DECISIONS)} only"
         )
     if (name is not None) != (decision == "fault"):
-        raise click.UsageError("a fault needs a NAME, and nothing else has one: fault PATTERN NAME")
+        raise click.UsageError("a fault needs a NAME, and nothing else has one: PATTERN fault NAME")
     if hours is not None:
         raise click.UsageError(f"found --hours for {decision}, expected it for snooze only")
 
@@ -1605,11 +1615,11 @@ def _dated(review: Mapping[str, Any]) -> dict[str, Any]:
 
 
 RECEIVER_COLUMNS = headings(
-    "receiver", "kind", "address", "events", "every_s", "delivered", "waiting", "trouble"
+    "receiver", "kind", "address", "events", "every_minutes", "delivered", "waiting", "trouble"
 )
 EVENTS = ("alarm", "all clear", "problem", "offline", "merge refused")
 SECONDS_PER_MINUTE = 60.0
-NOTIFY_SECTIONS = {
+RECEIVER_SECTIONS = {
     "Receivers": {
         "list": f"{__name__}:list_receivers",
         "add": f"{__name__}:add_receiver",
@@ -1621,17 +1631,17 @@ NOTIFY_SECTIONS = {
 
 @click.group(
     cls=LazyGroup,
-    sections=NOTIFY_SECTIONS,
-    epilog=example("edgemerge fleet notify list pumps"),
+    sections=RECEIVER_SECTIONS,
+    epilog=example("edgemerge fleet receivers list pumps"),
 )
-def notify() -> None:
+def receivers() -> None:
     """Choose who gets messages about alarms and problems.
 
     The server sends them: by webhook, to ntfy, to a chat like Slack, or by e-mail.
     """
 
 
-@click.command("list", epilog=example("edgemerge fleet notify list pumps"))
+@click.command("list", epilog=example("edgemerge fleet receivers list pumps"))
 @click.argument("fleet")
 @operator_options
 def list_receivers(fleet: str, *, as_json: bool, **where: Any) -> None:
@@ -1639,18 +1649,25 @@ def list_receivers(fleet: str, *, as_json: bool, **where: Any) -> None:
     with operator_connection(**where) as client:
         found = [with_dates(each) for each in client.receivers(fleet)]
     print_json(found) if as_json else print_table(
-        [{**each, "events": join_names(each["events"])} for each in found], RECEIVER_COLUMNS
+        [_with_minutes(each) | {"events": join_names(each["events"])} for each in found],
+        RECEIVER_COLUMNS,
     )
     if not found:
-        remark(f"{fleet} has no receivers: `edgemerge fleet notify add` adds one.")
+        remark(f"{fleet} has no receivers: `edgemerge fleet receivers add` adds one.")
+
+
+def _with_minutes(receiver: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a receiver with the unit of --every-minutes; JSON keeps that of HTTP."""
+    shown = {**receiver, "every_minutes": receiver["every_s"] / SECONDS_PER_MINUTE}
+    return {name: value for name, value in shown.items() if name != "every_s"}
 
 
 @click.command(
     "add",
     epilog=example(
-        "edgemerge fleet notify add pumps phone --kind ntfy \\\n"
+        "edgemerge fleet receivers add pumps phone --kind ntfy \\\n"
         "--url https://ntfy.example.org/pumps-7f3a",
-        "edgemerge fleet notify add pumps shift --kind email --host localhost \\\n"
+        "edgemerge fleet receivers add pumps shift --kind email --host localhost \\\n"
         "--security none --sender hub@example.org --to shift@example.org",
     ),
 )
@@ -1692,9 +1709,10 @@ def list_receivers(fleet: str, *, as_json: bool, **where: Any) -> None:
     multiple=True,
     help="What to send; may be repeated.  [default: alarm, all clear]",
 )
-@click.option(
-    "--every",
+@option(
+    "--every-minutes",
     "minutes",
+    old={"--every": "--every-minutes"},
     type=click.FloatRange(0.0, 7 * 24 * 60.0),
     default=1.0,
     show_default=True,
@@ -1727,11 +1745,11 @@ def add_receiver(
     asked |= {"kind": kind, "every_s": minutes * SECONDS_PER_MINUTE}
     with operator_connection(server=server, token_file=token_file, ca_file=ca_file) as client:
         made = with_dates(client.set_receiver(fleet, receiver, **asked))
-    print_json(made) if as_json else print_fields(made)
-    remark(f"`edgemerge fleet notify test {fleet} {receiver}` sends a test message.")
+    print_json(made) if as_json else print_fields(_with_minutes(made))
+    remark(f"`edgemerge fleet receivers test {fleet} {receiver}` sends a test message.")
 
 
-@click.command("remove", epilog=example("edgemerge fleet notify remove pumps phone"))
+@click.command("remove", epilog=example("edgemerge fleet receivers remove pumps phone"))
 @click.argument("fleet")
 @click.argument("receiver")
 @operator_options
@@ -1742,7 +1760,7 @@ def remove_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -
     print_json({"removed": receiver}) if as_json else click.echo(f"Removed {receiver}.")
 
 
-@click.command("test", epilog=example("edgemerge fleet notify test pumps phone"))
+@click.command("test", epilog=example("edgemerge fleet receivers test pumps phone"))
 @click.argument("fleet")
 @click.argument("receiver")
 @operator_options

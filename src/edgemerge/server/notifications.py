@@ -692,7 +692,7 @@ def _find(tx: Transaction, fleet: str, name: str) -> Receiver:
     found = _receivers(tx, fleet, name)
     if not found:
         raise UnknownError(
-            f"no receiver {name} in {fleet}: `edgemerge fleet notify list {fleet}` lists them"
+            f"no receiver {name} in {fleet}: `edgemerge fleet receivers list {fleet}` lists them"
         )
     return found[0]
 

@@ -19,7 +19,7 @@ TIME_DETAILS = ("expires", "until")  # details that are times
 DIGEST_PATTERN = "[0-9a-f]{64}"  # is shown by its first letters
 AFTER_LAST = 2**62  # a number after every entry
 ACTION_WORDS = {  # in words, with the subject behind them
-    "contribute": "contributed",
+    "contribute": "shared",
     "equivocation": "sent two contents under one revision of",
     "leave out": "leaves out of a sum, since it does not fit,",
     "create": "created the fleet",
@@ -32,7 +32,7 @@ ACTION_WORDS = {  # in words, with the subject behind them
     "change account": "changed the wall link",
     "rotate account": "made a new address for the wall link",
     "revoke account": "revoked the wall link",
-    "drop": "dropped what was contributed by",
+    "drop": "dropped what was shared by",
     "adopt": "chose what is adopted by",
     "exclude contribution": "excluded the contribution",
     "revoke contribution": "excluded the contribution",  # the old word
@@ -87,7 +87,7 @@ def show_log(fleet: Name, page: ViewerPage) -> Response:
         LogRow(each, ACTION_WORDS.get(each.action, each.action), parse_detail(each.detail))
         for each in found[:ENTRIES_PER_PAGE]
     ]
-    values: dict[str, Any] = {"tab": "Log", "fleet": fleet, "choices": FILTERS}
+    values: dict[str, Any] = {"tab": "Audit log", "fleet": fleet, "choices": FILTERS}
     values |= {"action": action, "find": find, "newest": before == AFTER_LAST}
     values |= {"rows": rows, "older": len(found) > ENTRIES_PER_PAGE}
     return page.render("log.html", **values)

@@ -101,7 +101,7 @@ NOTICES = {
 def _render(
     page: Page, fleet: str, *, done: str = "", problem: EdgemergeError | None = None
 ) -> Response:
-    values: dict[str, Any] = {"tab": "Notify", "fleet": fleet, "events": EVENT_WORDS}
+    values: dict[str, Any] = {"tab": "Receivers", "fleet": fleet, "events": EVENT_WORDS}
     values |= {
         "notice": NOTICES.get(done, ""),
         "found": page.service.notifications.receivers(fleet),
