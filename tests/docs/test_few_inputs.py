@@ -8,7 +8,7 @@ import pytest
 from benchmarks.few_inputs import markdown, rows
 from benchmarks.results import RESULTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "set-a-threshold.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "set-a-limit.md"
 
 
 def test_the_table_on_the_page_is_that_of_the_rows():
