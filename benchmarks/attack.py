@@ -296,7 +296,7 @@ class Programs:
                 raise EdgemergeError("the server did not start")
             sleep(0.02)
         self._url = f"http://127.0.0.1:{(folder / 'port').read_text().strip()}"
-        token = (folder / "fleet.sqlite.operator-token").read_text().strip()
+        token = (folder / "fleet.sqlite.admin-token").read_text().strip()
         self._operator = ServerClient(self._url, token)
         self._operator.create_fleet(FLEET, self._projection, least=1)
         self._operator.set_trust(FLEET, self._trust)

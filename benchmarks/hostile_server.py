@@ -96,7 +96,7 @@ class Target:
     @property
     def token(self) -> str:
         """The operator's token."""
-        return (self.folder / "db.operator-token").read_text(encoding="ascii").strip()
+        return (self.folder / "db.admin-token").read_text(encoding="ascii").strip()
 
     def operator(self) -> ServerClient:
         """Return a client that may administer."""

@@ -464,7 +464,7 @@ def _requests(what: str, server: Trace, windows: list[Window], idle: Window) -> 
 
 
 def _operator(port: int) -> tuple[str, ...]:
-    return "--server", f"http://127.0.0.1:{port}", "--token-file", "db.operator-token"
+    return "--server", f"http://127.0.0.1:{port}", "--token-file", "db.admin-token"
 
 
 def _contributions(programs: Programs, port: int) -> str:

@@ -156,7 +156,7 @@ def enrolled(hub: ServerClient, url: str, fleet: str, count: int) -> dict[str, s
 
 def operator(server: Child) -> ServerClient:
     """Return a connection that may administer."""
-    token = (server.folder / "db.operator-token").read_text(encoding="ascii").strip()
+    token = (server.folder / "db.admin-token").read_text(encoding="ascii").strip()
     return ServerClient(f"{SCHEME}://127.0.0.1:{server.port}", token)
 
 

@@ -31,7 +31,7 @@ BASE = ROOT / "build" / "debian.tar"  # a clean Debian; delete it to make a new 
 PACKAGES = "systemd,systemd-sysv,dbus,python3"  # a machine has them already
 SERVER, DEVICE = "10.231.47.1", "10.231.47.2"
 BOOT_S, WATCH_S = 120.0, 120.0
-TOKEN = "/var/lib/edgemerge-server/edgemerge.sqlite.operator-token"
+TOKEN = "/var/lib/edgemerge-server/edgemerge.sqlite.admin-token"
 
 
 class TryError(Exception):

@@ -50,7 +50,7 @@ class Hub:
 
     @property
     def token(self) -> Path:
-        return self.folder / "hub.sqlite.operator-token"
+        return self.folder / "hub.sqlite.admin-token"
 
     def fleet(self, *words: object) -> Result:
         return call(

@@ -14,7 +14,7 @@ from edgemerge.core import errors
 from tests.cli.calls import call, failure
 from tests.cli.test_main import COMMANDS
 
-WHERE = {"EDGEMERGE_SERVER": "http://127.0.0.1:1", "EDGEMERGE_TOKEN_FILE": "operator.token"}
+WHERE = {"EDGEMERGE_SERVER": "http://127.0.0.1:1", "EDGEMERGE_TOKEN_FILE": "admin.token"}
 
 
 def found(words):
@@ -190,7 +190,7 @@ def test_serve_reads_its_variables_and_options_win(monkeypatch, tmp_path):
         "EDGEMERGE_DATABASE": str(tmp_path / "hub.sqlite"),
         "EDGEMERGE_HOST": "0.0.0.0",
         "EDGEMERGE_PORT": "9000",
-        "EDGEMERGE_OPERATOR_TOKEN_FILE": str(tmp_path / "token"),
+        "EDGEMERGE_ADMIN_TOKEN_FILE": str(tmp_path / "token"),
         "EDGEMERGE_PORT_FILE": str(tmp_path / "port"),
         "EDGEMERGE_LOG_LEVEL": "error",
         "EDGEMERGE_LOG_JSON": "1",
@@ -199,12 +199,26 @@ def test_serve_reads_its_variables_and_options_win(monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     assert (given["database"], given["host"]) == (variables["EDGEMERGE_DATABASE"], "0.0.0.0")
     assert given["port"] == 9001
-    assert given["operator_token_file"] == tmp_path / "token"
+    assert given["admin_token_file"] == tmp_path / "token"
     assert given["port_file"] == tmp_path / "port"
 
 
 def test_every_option_of_serve_has_a_variable_that_help_shows():
     text = call("serve", "--help").stdout
     for option in found(["serve"]).params:
-        assert option.envvar == f"EDGEMERGE_{option.name.upper()}"
-        assert option.envvar in text
+        name, *former = option.envvar
+        assert name == f"EDGEMERGE_{option.name.upper()}"
+        assert all(each in text for each in (name, *former))
+
+
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_the_file_of_the_first_token_is_still_taken_under_its_former_name(monkeypatch, by):
+    given = {}
+    monkeypatch.setattr("edgemerge.server.main.serve", given.update)
+    if by == "option":
+        result = call("serve", "--operator-token-file", "token")
+        assert "use --admin-token-file instead" in result.stderr
+    else:
+        result = call("serve", EDGEMERGE_OPERATOR_TOKEN_FILE="token")
+    assert result.exit_code == 0, result.output
+    assert str(given["admin_token_file"]) == "token"

@@ -47,7 +47,7 @@ def test_a_device_pins_the_server_s_own_certificate_and_follows_its_change(tmp_p
     file, projection = tmp_path / "hub.pem", tmp_path / "projection"
     save(SHARED, projection)
     with serving(tmp_path, "--tls-file", file) as url:
-        operator = ("--server", url, "--token-file", tmp_path / "hub.sqlite.operator-token")
+        operator = ("--server", url, "--token-file", tmp_path / "hub.sqlite.admin-token")
         told("fleet", "create", "pumps", "--projection", projection, *operator)
         call("fleet", "invite", "pumps", "pump-1", "--out", tmp_path / "invitation", *operator)
         first = read_fingerprint(file)
@@ -72,7 +72,7 @@ def test_a_device_pins_the_server_s_own_certificate_and_follows_its_change(tmp_p
         assert device.push(Contribution("pump-1", Stats.of(SHARED, IDLE), revision=2))
         with pytest.raises(UnavailableError, match="another certificate"):
             late.push(Contribution("pump-1", Stats.of(SHARED, IDLE), revision=3))
-        marked = tmp_path / "hub.sqlite.operator-token"
+        marked = tmp_path / "hub.sqlite.admin-token"
         until(lambda: split_token(marked.read_text().strip())[1] == coming, "the operator's token")
         assert [each["fleet"] for each in told("fleet", "list", *operator)] == ["pumps"]
         device.close()
@@ -112,7 +112,7 @@ def test_a_database_on_a_server_needs_a_place_for_the_certificate():
 @pytest.mark.long
 def test_an_emptied_audit_log_is_found_by_the_running_server(tmp_path):
     with serving(tmp_path, "--tls-file", tmp_path / "hub.pem") as url:
-        operator = ("--server", url, "--token-file", tmp_path / "hub.sqlite.operator-token")
+        operator = ("--server", url, "--token-file", tmp_path / "hub.sqlite.admin-token")
         save(SHARED, tmp_path / "projection")
         told("fleet", "create", "pumps", "--projection", tmp_path / "projection", *operator)
         assert call("fleet", "audit", *operator).exit_code == 0

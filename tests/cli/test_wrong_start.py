@@ -341,7 +341,7 @@ def test_https_to_a_port_without_tls_and_the_reverse_are_told(config, tmp_path, 
     try:
         until((tmp_path / "port").exists, "the port")
         address = f"127.0.0.1:{(tmp_path / 'port').read_text().strip()}"
-        operator = ("--token-file", tmp_path / "tls.sqlite.operator-token")
+        operator = ("--token-file", tmp_path / "tls.sqlite.admin-token")
         plain = call("fleet", "list", "--server", f"http://{address}", *operator)
         words = failure(plain, ExitCode.UNREACHABLE)
         assert "if it has TLS, write https:// instead of http://" in words

@@ -92,7 +92,7 @@ def test_a_program_in_the_background_is_ready_before_the_page_goes_on_and_ends_w
         tmp_path,
         "```console\n$ edgemerge serve --port 0 --port-file port &\n"
         "$ export EDGEMERGE_SERVER=http://127.0.0.1:$(cat port)\n"
-        "$ edgemerge fleet list \\\n    --token-file edgemerge.sqlite.operator-token\n```",
+        "$ edgemerge fleet list \\\n    --token-file edgemerge.sqlite.admin-token\n```",
         "```python\nimport os\nfrom pathlib import Path\n"
         f"Path({str(tmp_path / 'url')!r}).write_text(os.environ['EDGEMERGE_SERVER'])\n```",
     )

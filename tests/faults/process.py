@@ -102,7 +102,7 @@ class Server:
             database=self.database,
             port=0,
             port_file=self._port_file,
-            operator_token_file=self._token_file,
+            admin_token_file=self._token_file,
             armed=self._armed,
         )
         self._handle = Handle(number)

@@ -26,7 +26,7 @@ def serving(folder, url):
     """Run a server, which is killed at the end."""
     port, token = folder / "port", folder / "operator"
     port.unlink(missing_ok=True)
-    words = ("--database", url, "--port", 0, "--port-file", port, "--operator-token-file", token)
+    words = ("--database", url, "--port", 0, "--port-file", port, "--admin-token-file", token)
     server = start(folder / "log", "serve", *words, "--audit-head-file", folder / "head")
     try:
         until(lambda: port.exists() or server.running.poll() is not None, "the port")

@@ -393,7 +393,7 @@ def test_an_alarm_is_announced_once(boards):
 def test_a_server_with_an_open_stream_stops_within_two_seconds(tmp_path):
     with serving(tmp_path) as (url, process):
         hub_of(tmp_path, url).create_fleet(FLEET, SHARED)
-        (file,) = tmp_path.glob("*.operator-token")
+        (file,) = tmp_path.glob("*.admin-token")
         connection = HTTPConnection(urlsplit(url).netloc, timeout=DEADLINE_S)
         form, kind = f"token={file.read_text().strip()}", "application/x-www-form-urlencoded"
         connection.request("POST", "/ui/sign-in", form, {"Content-Type": kind, "Origin": url})

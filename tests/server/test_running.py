@@ -63,7 +63,7 @@ def serving(folder, *options, limit=None, **environment):
 
 
 def operator(folder, url):
-    (file,) = folder.glob("*.operator-token")
+    (file,) = folder.glob("*.admin-token")
     return ServerClient(url, file.read_text().strip())
 
 
@@ -108,7 +108,7 @@ def test_a_port_that_is_taken_is_named():
 def test_curl_can_talk_to_it(tmp_path):
     """A client that we did not write."""
     with serving(tmp_path) as (url, _):
-        (file,) = tmp_path.glob("*.operator-token")
+        (file,) = tmp_path.glob("*.admin-token")
         ask = ["curl", "-sS", "-H", f"Authorization: Bearer {file.read_text().strip()}"]
         assert '"status":"ok"' in subprocess.check_output(
             ["curl", "-sS", f"{url}/healthz"], text=True
@@ -121,7 +121,7 @@ def test_curl_can_talk_to_it(tmp_path):
 
 def test_an_operator_is_let_in_by_a_file_that_is_made_once(tmp_path, database):
     service, file = Service(database), tmp_path / "root.token"
-    with pytest.raises(SettingError, match="--operator-token-file"):
+    with pytest.raises(SettingError, match="--admin-token-file"):
         load_operator_token(service, None)
     load_operator_token(service, file)
     token = file.read_text().strip()
@@ -156,9 +156,21 @@ def test_a_token_that_another_server_is_just_writing_is_waited_for(tmp_path, dat
 
 
 def test_the_token_lies_beside_a_database_that_is_a_file():
-    assert str(default_token_file("fleets.db")) == "fleets.db.operator-token"
-    assert str(default_token_file("sqlite:///srv/fleets.db")) == "srv/fleets.db.operator-token"
+    assert str(default_token_file("fleets.db")) == "fleets.db.admin-token"
+    assert str(default_token_file("sqlite:///srv/fleets.db")) == "srv/fleets.db.admin-token"
     assert default_token_file("postgresql://somewhere/fleets") is None
+
+
+def test_a_token_that_an_earlier_version_made_beside_the_database_is_still_used(tmp_path):
+    database, former = tmp_path / "fleets.db", tmp_path / "fleets.db.operator-token"
+    token = new_token("operator")
+    former.write_text(token + "\n")
+    service = Service(connect(str(database)))
+    file = default_token_file(str(database))
+    assert file == former
+    load_operator_token(service, file)
+    assert service.caller(token).name == "admin"
+    service.close()
 
 
 FLOOD = 2000  # connections, about twice as many as there are descriptors
@@ -222,7 +234,7 @@ def test_twice_as_many_connections_as_descriptors_lock_nobody_out(tmp_path, sent
 
 
 def health(url, folder):
-    (file,) = folder.glob("*.operator-token")
+    (file,) = folder.glob("*.admin-token")
     with closing(Connection(url, file.read_text().strip())) as asking:
         return asking.ask("GET", "/healthz").status, asking.ask("GET", "/metrics").status
 

@@ -38,7 +38,7 @@ class Scene:
         self.postgres, self.seed = postgres, seed
         self.workers = [Worker(nest, folder, postgres.url, i + 1) for i in range(SERVERS)]
         self.balancer = Nginx(folder / "nginx", [worker.port for worker in self.workers])
-        self._token_file = folder / "operator.token"
+        self._token_file = folder / "admin.token"
         self.truths = [Truth(*fleet) for fleet in FLEETS]
         self.devices = [self._device(number) for number in range(devices)]
         self.counts: Counter[str] = Counter()

@@ -37,7 +37,7 @@ class Site:
         ports = [worker.port for worker in self.workers]
         self.nginx = Nginx(folder / "nginx", ports, tls=folder)
         self.url = self.nginx.url
-        self._token_file = folder / "operator.token"
+        self._token_file = folder / "admin.token"
 
     def open(self):
         for worker in self.workers:

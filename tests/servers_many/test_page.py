@@ -40,7 +40,7 @@ def test_the_servers_of_the_page_start_and_get_ready(tmp_path, fresh_postgres_ur
         check=False,
     )
     assert done.stdout.split() == ['{"status":"ready","detail":null}'] * 2, done.stderr
-    assert (tmp_path / "operator.token").exists()
+    assert (tmp_path / "admin.token").exists()
 
 
 def test_the_page_and_the_example_for_nginx_name_the_same_ports():

@@ -13,7 +13,7 @@ SERVERS = 6
 def test_servers_that_start_at_once_make_the_tables_and_the_operator_once(
     tmp_path, fresh_postgres_url
 ):
-    file, ready = tmp_path / "operator.token", Barrier(SERVERS)
+    file, ready = tmp_path / "admin.token", Barrier(SERVERS)
 
     def start(_number):
         ready.wait(30)

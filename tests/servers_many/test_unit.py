@@ -21,7 +21,7 @@ def test_all_instances_share_one_user_so_that_they_share_the_operators_token():
     lines = UNIT.splitlines()
     assert {"DynamicUser=yes", "User=edgemerge-servers"} <= set(lines)
     assert "StateDirectory=edgemerge-servers" in lines
-    assert "EDGEMERGE_OPERATOR_TOKEN_FILE=%S/edgemerge-servers/operator.token" in UNIT
+    assert "EDGEMERGE_ADMIN_TOKEN_FILE=%S/edgemerge-servers/admin.token" in UNIT
 
 
 @pytest.mark.parametrize("example", ["server.env.example", "servers.env.example"])
@@ -29,7 +29,7 @@ def test_the_example_names_only_variables_that_serve_reads(example):
     text = (DEPLOY / example).read_text(encoding="utf-8")
     named = set(re.findall(r"^(?:# )?(EDGEMERGE_\w+)=", text, re.MULTILINE))
     assert {"EDGEMERGE_DATABASE", "EDGEMERGE_HOST"} <= named
-    assert named <= {option.envvar for option in serve.params}
+    assert named <= {name for option in serve.params for name in option.envvar or ()}
 
 
 @pytest.mark.parametrize("unit", ["edgemerge-server.service", "edgemerge-server@.service"])
@@ -37,7 +37,7 @@ def test_a_unit_sets_only_variables_that_serve_reads(unit):
     lines = (DEPLOY / unit).read_text(encoding="utf-8").splitlines()
     words = " ".join(line.removeprefix("Environment=") for line in lines if "Environment=" in line)
     named = set(re.findall(r"(EDGEMERGE_\w+)=", words)) - {"EDGEMERGE_SERVE_OPTIONS"}
-    assert named <= {option.envvar for option in serve.params}
+    assert named <= {name for option in serve.params for name in option.envvar or ()}
     assert "EDGEMERGE_HOST" in named
 
 

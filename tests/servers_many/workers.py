@@ -87,7 +87,7 @@ class Worker:
         self._options = [
             *("serve", "--database", f"{database}?application_name={self.name}"),
             *("--port", str(self.port), "--log-level", "warning"),
-            *("--operator-token-file", str(folder / "operator.token")),
+            *("--admin-token-file", str(folder / "admin.token")),
         ]
         self._handle: Handle | None = None
 

@@ -28,7 +28,7 @@ from edgemerge.cli.output import (
 
 OUTPUT_FILES = {
     "Database of the server": "fleet.sqlite",
-    "Token of the operator": "fleet.sqlite.operator-token",
+    "Token of the admin": "fleet.sqlite.admin-token",
     "Settings of the agents": "*.toml",
     "States of the agents": "*/agent.state",
     "Logs": "*.log",
@@ -154,7 +154,7 @@ def keep_running(fleet: Any, shown: Any, seed: int) -> None:
     """Keep the devices running until Ctrl-C, and print commands to try."""
     from edgemerge.demo.scenario import feed_forever
 
-    folder, token = fleet.folder, fleet.folder / "fleet.sqlite.operator-token"
+    folder, token = fleet.folder, fleet.folder / "fleet.sqlite.admin-token"
     where = f"--server {fleet.url} --token-file {token}"
     with suppress(KeyboardInterrupt):
         remark(

@@ -111,7 +111,7 @@ undo_option = click.option(
     sections=SECTIONS,
     old={"withhold": "exclude", "alarms": "episodes", "notify": "receivers"},
     epilog=example(
-        "export EDGEMERGE_SERVER=https://hub:8470 EDGEMERGE_TOKEN_FILE=operator.token",
+        "export EDGEMERGE_SERVER=https://hub:8470 EDGEMERGE_TOKEN_FILE=admin.token",
         "edgemerge fleet list",
     ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from edgemerge.cli.fleet import print_token, token_out_option, with_dates, yes_option
-from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, needs
+from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, needs, option
 from edgemerge.cli.options import (
     DEFAULT_PORT,
     FILE,
@@ -37,10 +37,12 @@ EXISTING_FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 LOG_LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
-def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
+def serve_option(name: str, former: str = "", **attributes: Any) -> Callable[[Any], Any]:
     """Return an option of `serve` that can also be set as EDGEMERGE_<NAME>."""
-    variable = "EDGEMERGE_" + name.removeprefix("--").replace("-", "_").upper()
-    return click.option(name, envvar=variable, show_envvar=True, **attributes)
+    names = filter(None, (name, former))
+    variables = ["EDGEMERGE_" + each.strip("-").replace("-", "_").upper() for each in names]
+    old = {former: name} if former else None
+    return option(name, old=old, envvar=variables, show_envvar=True, **attributes)
 
 
 @click.command(
@@ -62,7 +64,8 @@ def serve_option(name: str, **attributes: Any) -> Callable[[Any], Any]:
     help="Port to listen on; 0 takes any free one.",
 )
 @serve_option(
-    "--operator-token-file",
+    "--admin-token-file",
+    former="--operator-token-file",
     type=FILE,
     help="File of the first admin's token.  [default: beside the database]",
 )
@@ -434,7 +437,7 @@ def _host_and_port(listen: str) -> tuple[str, int]:
 
 
 @click.command(
-    epilog=example("edgemerge dashboard --server https://hub:8470 --token-file operator.token")
+    epilog=example("edgemerge dashboard --server https://hub:8470 --token-file admin.token")
 )
 @server_options
 @click.option("--open", "opening", is_flag=True, help="Open the link in the browser.")

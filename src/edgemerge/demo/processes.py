@@ -241,7 +241,7 @@ class FleetProcesses:
     @property
     def operator(self) -> ServerClient:
         """Return a client with the operator's token."""
-        token = (self.folder / "fleet.sqlite.operator-token").read_text(encoding="utf-8").strip()
+        token = (self.folder / "fleet.sqlite.admin-token").read_text(encoding="utf-8").strip()
         return ServerClient(self.url, token)
 
     def feed(self, rows: Mapping[str, Array]) -> None:

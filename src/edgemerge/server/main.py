@@ -420,7 +420,8 @@ def _route_label(scope: Scope) -> str:
 
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-TOKEN_FILE_SUFFIX = ".operator-token"
+TOKEN_FILE_SUFFIX = ".admin-token"
+FORMER_TOKEN_FILE_SUFFIX = ".operator-token"  # of databases that were made before
 TLS_FILE_SUFFIX = ".tls.pem"
 REFRESH_TICKS = 20  # of a tenth of a second each: how often the certificate's files are looked at
 MIN_TOKEN_CHARS = 20  # characters of a token
@@ -432,7 +433,7 @@ def serve(
     database: str,
     host: str = "127.0.0.1",
     port: int = 8470,
-    operator_token_file: Path | None = None,
+    admin_token_file: Path | None = None,
     port_file: Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
@@ -462,7 +463,7 @@ def serve(
         **options,
     )
     try:
-        token_file = operator_token_file or default_token_file(database)
+        token_file = admin_token_file or default_token_file(database)
         load_operator_token(service, token_file)
         listening = listen(host, port)
     except BaseException:
@@ -613,6 +614,9 @@ def default_tls_file(database: str) -> Path:
 
 def default_token_file(database: str) -> Path | None:
     """Return the file of the first admin's token: beside the database, if that is a file."""
+    former = beside_database(database, FORMER_TOKEN_FILE_SUFFIX)
+    if former is not None and former.exists():
+        return former
     return beside_database(database, TOKEN_FILE_SUFFIX)
 
 
@@ -626,14 +630,16 @@ def load_operator_token(service: Service, file: Path | None) -> None:
     if file is None:
         raise SettingError(
             "this server has no admin yet: give a file for the admin's token "
-            "with --operator-token-file (it is made if it is not there)"
+            "with --admin-token-file (it is made if it is not there)"
         )
     if not file.exists():
         make_token_file(file)
     token = _read_token(file)
     if not token.startswith(TOKEN_PREFIXES["operator"]) or len(token) < MIN_TOKEN_CHARS:
         raise SettingError(f"{file} holds no admin's token: remove it to have one made")
-    plain = re.fullmatch(NAME_PATTERN, file.stem) and not file.name.endswith(TOKEN_FILE_SUFFIX)
+    plain = re.fullmatch(NAME_PATTERN, file.stem) and not file.name.endswith(
+        (TOKEN_FILE_SUFFIX, FORMER_TOKEN_FILE_SUFFIX)
+    )
     service.accounts.accept_from_file(token, file.stem if plain else "admin")
     mark_token_file(service, file)
 
