@@ -80,7 +80,7 @@ def test_the_chart_is_told_in_words(world, operator):
     take(world, points=[point(998.0, 8.0, 4.0, True), point(999.0, 1.5, 4.0)])
     assert parts(operator)["words"].startswith(
         "Of the last ten minutes: latest score 1.5 (limit 4), "
-        "highest 8 at 1970-01-01T00:16:38Z, 1 moment in alarm."
+        "highest 8 at 1970-01-01T00:16:38Z, 1 point in alarm."
     )
 
 

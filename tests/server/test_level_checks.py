@@ -173,7 +173,7 @@ def test_the_pages_name_who_is_left_out_by_whom_and_why(world):
 
     assert "Left out" in section("pump-1", "part-sources")
     assert "pump-9, normal: found a usual loss of" in section("pump-1", "part-sources")
-    assert "1 device leaves out what this device contributed" in section("pump-9", "part-shared")
+    assert "1 device leaves out what this device shared" in section("pump-9", "part-shared")
     assert "pump-1: found a usual loss of" in section("pump-9", "part-shared")
     assert "Left out" not in section("pump-2", "part-sources")
     assert "leaves out" not in section("pump-2", "part-shared")

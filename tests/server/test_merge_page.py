@@ -172,7 +172,7 @@ def test_pages_without_much_to_show_say_what_to_do(operator):
     assert "<code>edgemerge sync CONFIG.toml</code>" in empty
     assert "None yet: every device adopts the contributions of all others." in empty
     single = operator.get("/ui/fleets/single/merge").text
-    assert "Only <bdi>lonely</bdi> has contributed" in single
+    assert "Only <bdi>lonely</bdi> has shared" in single
     assert 'id="matrix"' not in empty + single
     assert operator.get("/ui/fleets/nowhere/merge").status_code == 404
 
@@ -207,7 +207,7 @@ def test_of_many_devices_some_are_left_out_and_can_be_found(operator, monkeypatc
     also = [attrs for attrs, _ in page.all("input", name="source") if attrs["value"] == "a3"]
     assert len(also) == 1
     assert "checked" in also[0]
-    assert "No device that has contributed" in operator.get(f"{MERGE}/matrix", find="zz").text
+    assert "No device that has shared" in operator.get(f"{MERGE}/matrix", find="zz").text
 
 
 def test_small_cells_have_a_label_instead_of_text(operator, monkeypatch):

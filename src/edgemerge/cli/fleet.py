@@ -919,7 +919,7 @@ def preview(
         rows = [row | {k: float(f"{row[k]:.{LOSS_DIGITS}g}") for k in LOSSES} for row in found]
         print_table(rows, PREVIEW_COLUMNS)
     if not found:
-        remark("None of the targets has contributed yet: nothing to compare.")
+        remark("None of the targets has shared yet: nothing to compare.")
 
 
 def check_sources(sources: tuple[str, ...], *, no_source: bool) -> None:
@@ -1060,8 +1060,8 @@ decision_options = options(
 def trust(fleet: str, rule: str, *, as_json: bool, **where: Any) -> None:
     """Choose which contributions others adopt at once.
 
-    RULE is members: those of every enrolled device. quorum:K: those of which K devices contributed
-    a similar pattern. person: those that an operator approved. What does not pass is stored and
+    RULE is members: those of every enrolled device. quorum:K: those of which K devices shared a
+    similar pattern. person: those that an operator approved. What does not pass is stored and
     waits; `waiting` lists it.
     """
     with operator_connection(**where) as client:
