@@ -55,6 +55,7 @@ def completed(words: str, folder: Path) -> list[str]:
         ("edgemerge share --form r", ["root16"]),
         ("edgemerge score --expl", ["--explain"]),
         ("edgemerge completion z", ["zsh"]),
+        ("edgemerge fleet review pumps pump-3 odd-1 a", ["approve", "acknowledge", "accept-drift"]),
     ],
 )
 def test_bash_completes_commands_options_and_choices(tmp_path, words, offered):

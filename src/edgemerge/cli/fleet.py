@@ -1341,7 +1341,13 @@ def monitor(fleet: str, device: str, *, as_json: bool, **where: Any) -> None:
 )
 @click.argument("fleet")
 @click.argument("device")
-@click.argument("words", nargs=-1, required=True, metavar="[PATTERN] DECISION [NAME|TIME]")
+@click.argument(
+    "words",
+    nargs=-1,
+    required=True,
+    metavar="[PATTERN] DECISION [NAME|TIME]",
+    shell_complete=lambda _ctx, _, text: [each for each in DECISIONS if each.startswith(text)],
+)
 @click.option("--episode", type=click.IntRange(min=0), help="Acknowledge this one, not all.")
 @hours_option
 @comment_option
