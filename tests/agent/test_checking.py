@@ -86,6 +86,15 @@ def test_of_several_patterns_those_that_fit_are_adopted_and_the_others_named(cap
     assert subject.plain()["left_out"] == []
 
 
+def test_a_new_incarnation_does_not_adopt_what_was_left_out_before():
+    subject = sharing(Bank)
+    receive(subject, told(("peer", honest()), ("pump-9", noise()), grouped=True))
+    learnt = sum(each.own.count for each in subject.memory.learner.detectors.values())
+    subject.start_new_incarnation(lambda: 2.0)
+    assert held(subject) == learnt + 400  # what it saw itself counts as adopted
+    assert not any("pump-9" in name for name in subject.memory.learner.detectors)
+
+
 @pytest.mark.parametrize("kind", [Detector, Bank])
 def test_what_an_operator_chose_is_adopted(kind):
     chosen = {"format": 1, "revision": 3, "adopt": {"devices": ["pump-9"], "excluded": []}}

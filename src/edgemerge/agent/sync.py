@@ -669,6 +669,8 @@ class SharingPolicy:
         memory = self.memory
         old = memory.incarnation
         merged = memory.decode_merged(memory.merged)
+        # It has no own samples to check with, so what does not fit is left out now.
+        merged, _ = leave_out(merged, level_check(memory.learner, self.trusted))
         start_new_incarnation(memory.monitor, merged)
         memory.incarnation = max(int(clock() * MS_PER_S), old + 1)
         memory.revision, memory.moved_revision = 0, 0
