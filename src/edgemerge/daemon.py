@@ -81,9 +81,23 @@ class TextFormatter(logging.Formatter):
         """Write one record as one line."""
         text = " ".join(super().format(record).split("\n"))
         found = record_values(record).items()
-        values = "".join(f" {key}={value}" for key, value in found if value is not None)
+        values = "".join(f" {key}={_words(value)}" for key, value in found if value is not None)
         at = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(record.created))
         return f"{at} {record.levelname.lower()} {text}{values}"
+
+
+def _words(value: object) -> str:
+    """Write a value for people: lists with commas, tables as pairs, without what is None.
+
+    >>> _words(["vibration", "current"]), _words({"devices": None, "patterns": ["a", "b"]})
+    ('vibration, current', 'patterns: a, b')
+    """
+    if isinstance(value, Mapping):
+        pairs = ((key, _words(each)) for key, each in value.items() if each is not None)
+        return "; ".join(f"{key}: {words}" if words else str(key) for key, words in pairs) or "-"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(map(_words, value)) or "-"
+    return str(value)
 
 
 class JsonFormatter(logging.Formatter):
@@ -91,9 +105,10 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record as one JSON object."""
-        head = {"at": record.created, "level": record.levelname.lower(), "from": record.name}
-        words = {"message": super().format(record)}
-        return json.dumps(head | words | record_values(record), default=str)
+        head: dict[str, Any] = {"at": record.created, "level": record.levelname.lower()}
+        head |= {"from": record.name, "message": super().format(record)}
+        # The head stands first, and no value replaces it.
+        return json.dumps(head | record_values(record) | head, default=str)
 
 
 # Values that every log record of this thread has, and of the threads that `in_context` starts.

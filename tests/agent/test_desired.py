@@ -120,6 +120,16 @@ def test_the_address_of_a_sink_is_not_logged(desk, caplog):
     assert record.values["revision"] == 42
 
 
+def test_the_log_says_whose_contributions_are_adopted(desk, caplog):
+    caplog.set_level(logging.INFO)
+    desk.told_by(NEW)
+    all_others = NEW._replace(desired=DESIRED._replace(revision=43, devices=None, excluded=()))
+    desk.told_by(all_others, 70.0)
+    chosen, everyone = (e for e in caplog.records if e.message == "new desired state")
+    assert list(chosen.values["adopt_from"]) == list(DESIRED.devices)
+    assert everyone.values == {"revision": 43, "adopt_from": "all others"}
+
+
 def test_it_is_saved_and_states_without_it_load():
     state = AgentState("pump-1", 1, Monitor(Detector(P)), desired=DESIRED.plain(), followed=42)
     found = state_from_bytes(state_to_bytes(state))

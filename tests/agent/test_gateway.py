@@ -19,7 +19,7 @@ from edgemerge.agent.state import STATE_FILE
 from edgemerge.agent.supervisor import run, run_device, run_gateway
 from edgemerge.cli.group import exit_code
 from edgemerge.core.errors import SettingError, UnavailableError
-from edgemerge.daemon import TextFormatter
+from edgemerge.daemon import JsonFormatter, TextFormatter
 from tests.agent.agents import INPUTS, stream, write_rows
 from tests.cli.calls import call
 from tests.waiting import DEADLINE_S, until
@@ -517,3 +517,19 @@ def test_a_log_line_for_people_leaves_out_values_that_are_none():
     record = logging.LogRecord("edgemerge", logging.WARNING, "", 0, "an alarm began", None, None)
     record.values = {"episode": 1, "pattern": None}
     assert TextFormatter().format(record).endswith(" warning an alarm began episode=1")
+
+
+def test_a_log_line_for_people_shows_lists_and_tables_in_words():
+    record = logging.LogRecord("edgemerge", logging.INFO, "", 0, "merged", None, None)
+    record.values = {"inputs": ("a", "b"), "one": ("normal: 3",), "adopt": {"x": None, "y": [1]}}
+    shown = TextFormatter().format(record)
+    assert shown.endswith(" info merged inputs=a, b one=normal: 3 adopt=y: 1")
+
+
+def test_no_value_replaces_the_head_of_a_log_line_in_json():
+    record = logging.LogRecord("edgemerge", logging.INFO, "", 0, "listening", None, None)
+    record.values = {"at": "http://hub", "level": 7, "from": "x", "message": "y", "port": 1}
+    shown = json.loads(JsonFormatter().format(record))
+    assert shown.pop("at") == record.created
+    expected = {"level": "info", "from": "edgemerge", "message": "listening", "port": 1}
+    assert shown == expected

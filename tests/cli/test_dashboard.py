@@ -93,5 +93,5 @@ def test_a_server_cannot_lead_the_browser_elsewhere(monkeypatch, path):
 @pytest.mark.slow
 def test_the_server_logs_where_its_dashboard_is(hub):
     said = (hub.folder / "log").read_text(encoding="utf-8")
-    assert f"info dashboard at={hub.url}/ui/\n" in said
+    assert f"info dashboard address={hub.url}/ui/\n" in said
     assert "emo_" not in said

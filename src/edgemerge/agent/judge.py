@@ -270,8 +270,8 @@ class Judge:
         )
 
     def _log(self, each: MonitorEvent) -> None:
-        """Log what happened in words; `at` is the time of the sample."""
-        values: dict[str, Any] = {"at": iso_time(each.at)}
+        """Log what happened in words; `sample_at` is the time of the sample."""
+        values: dict[str, Any] = {"sample_at": iso_time(each.at)}
         if each.what:
             values[KIND_WORDS.get(each.kind, ("", "what"))[1]] = each.what
         waiting = self._waiting() if each.kind == "watching" else []

@@ -438,7 +438,11 @@ class DeviceReporter:
         if outcome.desired is not None:
             self._memory.desired = outcome.desired.plain()
             # Without the configuration: the address of a sink may be a secret.
-            values = {name: self._memory.desired[name] for name in ("revision", "adopt")}
+            wanted = outcome.desired
+            devices = "all others" if wanted.devices is None else wanted.devices
+            values: dict[str, Any] = {"revision": wanted.revision, "adopt_from": devices}
+            if wanted.excluded:
+                values["excluded"] = wanted.excluded
             logger.info("new desired state", extra={"values": values})
         if outcome.error is None:
             self._handle_answer(outcome.answer)

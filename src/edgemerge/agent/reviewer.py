@@ -149,6 +149,8 @@ class Reviewer:
     def _act(self, entry: dict[str, Any]) -> None:
         memory, number = self._memory, entry["number"]
         details = {name: entry[name] for name in ("by", "comment", "pattern") if entry.get(name)}
+        if isinstance(by := details.get("by"), str):  # "admin ann": a role and a name
+            details["by"] = by.rpartition(" ")[2]
         decision = str(entry.get("decision"))
         values = {"number": number, "decision": decision, **details}
         try:

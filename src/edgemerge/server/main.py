@@ -486,15 +486,14 @@ def serve(
         ssl_keyfile=certificate.key if certificate else None,
     )
     scheme = "https" if certificate else "http"
-    shown = {"at": f"{scheme}://{host}:{bound_port}"}
+    shown = {"address": f"{scheme}://{host}:{bound_port}"}
     if certificate and certificate.pin:
         shown["sha256"] = certificate.pin
     elif scheme == "http" and not is_loopback(host):
         log.warning("plain http: tokens can be read and changed on the network")
     log.info("listening", extra={"values": shown})
-    log.info(
-        "dashboard", extra={"values": {"at": f"{scheme}://{display_host(host)}:{bound_port}/ui/"}}
-    )
+    page = f"{scheme}://{display_host(host)}:{bound_port}/ui/"
+    log.info("dashboard", extra={"values": {"address": page}})
     if port_file:
         write_atomically(f"{bound_port}\n".encode(), port_file)
     server = Server(config, service, token_file)
