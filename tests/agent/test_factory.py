@@ -49,6 +49,24 @@ def test_features_are_built_and_must_fit_the_projection(configured, settings, co
         factory.make_features(configured(f"[projection]\nn_inputs = {n + 1}\n", *settings))
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], ("1", "2", "3")),
+        (["source.time=1"], ("1", "3", "4")),  # a bare number counts from 0
+        (["source.time=-1"], ("1", "2", "3")),
+        (['source.time=["1", "3"]'], ("2", "4", "5")),
+        (['source.columns=["4", "2", "5"]'], ("4", "2", "5")),
+        (["source.columns=[3, 1, -1]"], ("4", "2", "-1")),
+    ],
+)
+def test_inputs_without_names_have_the_number_of_their_column_from_1(
+    configured, settings, expected
+):
+    config = configured("[projection]\nn_inputs = 3\n", *settings)
+    assert factory.input_names(config, config.projection) == expected
+
+
 def test_learners_have_the_defaults_of_their_kind(configured):
     shared = configured().projection
     bank = factory.make_learner(configured(SHARED, "learner.max_patterns=3"), shared)

@@ -49,6 +49,7 @@ from edgemerge.agent.rows import (
     PayloadRows,
     RowFormat,
     TimeFormat,
+    column_number,
     time_columns,
     time_zone,
 )
@@ -211,18 +212,34 @@ def _features(settings: FeaturesConfig) -> NamedFeatures:
 def input_names(
     config: Config, projection: Projection, read: Sequence[str] | None = None
 ) -> tuple[str, ...]:
-    """Name each input of a sample: as the projection does, or after the columns, or by number.
+    """Name each input of a sample: as the projection does, or after the columns.
+
+    Columns without names have their number in the file, from 1.
 
     `read` are the names that the source has read, such as those in the first line of a CSV file.
     """
     if projection.names:
         return tuple(projection.names)
     features = _features(config.features)
-    columns = list(read or map(str, config.source.columns))
-    k = len(columns) or projection.n_inputs // features.n_outputs(1)
-    names = features.names(columns or [str(i) for i in range(k)])
+    k = projection.n_inputs // features.n_outputs(1)
+    names = features.names(read or _column_names(config.source) or _column_numbers(config, k))
     whole = len(names) == projection.n_inputs
-    return names if whole else tuple(str(i) for i in range(projection.n_inputs))
+    return names if whole else tuple(str(i + 1) for i in range(projection.n_inputs))
+
+
+def _column_names(settings: SourceConfig) -> tuple[str, ...]:
+    """Return the names of the chosen columns; bare numbers count from 0, what is shown from 1."""
+    return tuple(
+        str(each + 1 if isinstance(each, int) and each >= 0 else each) for each in settings.columns
+    )
+
+
+def _column_numbers(config: Config, k: int) -> tuple[str, ...]:
+    """Return the numbers of all k columns but those of the time."""
+    times = time_columns(config.source.time)
+    count = k + len(times)
+    taken = {number % count for each in times if (number := column_number(each)) is not None}
+    return tuple(str(i + 1) for i in range(count) if i not in taken)[:k]
 
 
 def make_learner(config: Config, projection: Projection) -> Detector | Bank:
@@ -246,7 +263,7 @@ def quality_settings(config: Config) -> QualityConfig:
 def make_quality(config: Config, clocks: Clocks) -> DataQuality:
     """Make what notices problems with the data."""
     settings, source = quality_settings(config), config.source
-    columns = tuple(map(str, source.columns))
+    columns = _column_names(source)
     if not columns and config.features.kind == "raw" and config.projection is not None:
         columns = tuple(config.projection.names or ())
     live = source.kind not in ("csv", "jsonl") and source.rate_hz is None
