@@ -455,8 +455,11 @@ def test_a_database_that_is_not_there_or_not_ours_is_not_backed_up(tmp_path):
     with pytest.raises(UnknownError, match="there is no database"):
         backup.backup(str(tmp_path / "none.db"), tmp_path / "out")
     sqlite3.connect(tmp_path / "other.db").executescript("create table t (x)")
-    with pytest.raises(FormatError, match="no database of edgemerge"):
+    with pytest.raises(FormatError, match="database of another program"):
         backup.backup(str(tmp_path / "other.db"), tmp_path / "out")
+    (tmp_path / "pump.csv").write_text("time,flow\n1,2\n")
+    with pytest.raises(SettingError, match=r"no database of edgemerge .*name another file"):
+        backup.backup(str(tmp_path / "pump.csv"), tmp_path / "out")
     World(str(tmp_path / "fleets.db")).close()
     with pytest.raises(SettingError, match="cannot be written"):
         backup.backup(str(tmp_path / "fleets.db"), tmp_path / "nowhere" / "out")

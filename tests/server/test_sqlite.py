@@ -206,18 +206,23 @@ def test_damage_is_found_at_opening_even_where_nobody_reads_yet(path):
 
 def test_a_file_that_is_no_database_is_refused_and_stays_as_it_was(path):
     path.write_text("remember the milk\n" * 100)
-    with pytest.raises(DatabaseDamagedError, match=r"no database of edgemerge .*not a database"):
+    path.chmod(0o644)
+    with pytest.raises(SettingError, match=r"no database of edgemerge .*name another file"):
         connect(path)
     assert path.read_text() == "remember the milk\n" * 100
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_database_of_another_program_is_refused_and_stays_as_it_was(path):
     with closing(sqlite3.connect(path)) as other:
         other.execute("create table notes (words text)")
+    path.chmod(0o644)
     before = path.read_bytes()
     with pytest.raises(FormatError, match=r"of another program .*give another name"):
         connect(path)
-    assert path.read_bytes() == before
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o644)
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_second_server_is_refused_until_the_first_has_closed(path):

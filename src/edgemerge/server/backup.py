@@ -52,6 +52,7 @@ from edgemerge.server.db.sqlite import (
     BACKUP_ID,
     FileLock,
     create_empty,
+    must_be_database,
 )
 
 AUDIT_HEAD_SUFFIX = ".audit-head"
@@ -224,6 +225,7 @@ def _copy_from_file(path: Path, image: Path) -> None:
     """Copy a SQLite database as of one moment; it is not kept from writing."""
     if not path.exists():
         raise UnknownError(f"there is no database {path}: give that of your server")
+    must_be_database(path)
     with _named(path), closing(_connected(path)) as source:
         (found,) = source.execute("pragma application_id").fetchone()
         if found != APPLICATION_ID:

@@ -27,6 +27,7 @@ from edgemerge.server.db.base import (
 
 PAGE_BYTES = 16384
 APPLICATION_ID = int.from_bytes(b"emDB", "big")  # marks our files
+SQLITE_MAGIC = b"SQLite format 3\0"
 BACKUP_ID = int.from_bytes(b"emBK", "big")  # marks backups, which are restored before use
 
 log = logging.getLogger(__name__)
@@ -172,6 +173,34 @@ class DatabaseFile:
         return self._handle
 
 
+def must_be_database(path: Path) -> None:
+    """Refuse a file of another program before anything is changed or made beside it.
+
+    What does not exist, is empty or was cut off is looked at later.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(72)
+    except OSError:  # opening it will say why
+        return
+    found = int.from_bytes(head[68:72], "big")  # our id stays where another byte was damaged
+    if found in (APPLICATION_ID, BACKUP_ID):
+        return
+    if not SQLITE_MAGIC.startswith(head[:16]):
+        raise SettingError(
+            f"{path} is no database of edgemerge (it begins with {head[:16]!r}): name another file"
+        )
+    if len(head) == 72:
+        raise _other_program(path, found)
+
+
+def _other_program(path: Path, found: int) -> FormatError:
+    return FormatError(
+        f"{path} is a database of another program (its id is {found:#x}, expected "
+        f"{APPLICATION_ID:#x}): give another name"
+    )
+
+
 def create_or_check(path: Path) -> None:
     """Make an empty database if there is none, whole or not at all; refuse what is not ours."""
     if path.is_dir():
@@ -263,6 +292,7 @@ class SqliteDatabase:
         )
         self._writers = ConnectionPool(self._writer, _is_idle, size=1, wait_s=BUSY_TIMEOUT_S)
         self._body: DatabaseFile | None = None
+        must_be_database(self.path)
         self._lock = FileLock(self.path)
         try:
             self._open()
@@ -391,10 +421,7 @@ class SqliteDatabase:
                 f"{self.path} is a backup: put its content into a database with `edgemerge restore`"
             )
         if found != APPLICATION_ID:
-            raise FormatError(
-                f"{self.path} is a database of another program (its id is {found:#x}, expected "
-                f"{APPLICATION_ID:#x}): give another name"
-            )
+            raise _other_program(self.path, found)
         ((mode,),) = self._ask(connection, "pragma journal_mode = wal", ()).rows
         if mode != "wal":
             raise SettingError(
