@@ -512,6 +512,12 @@ def test_the_file_of_the_demo_leads_to_one_alarm_at_its_fault(tmp_path, monkeypa
     )
     lines = (tmp_path / "pump.csv").read_text().splitlines()
     assert len(lines) == 7201
+    (tmp_path / "mine.csv").write_text("kept\n")
+    again = call("demo", "--csv", "mine.csv")
+    assert "mine.csv already exists: --force overwrites it" in failure(again, ExitCode.USAGE)
+    assert (tmp_path / "mine.csv").read_text() == "kept\n"
+    assert call("demo", "--csv", "mine.csv", "--force").exit_code == 0
+    assert (tmp_path / "mine.csv").read_text().splitlines() == lines
     (tmp_path / "short.csv").write_text("\n".join(lines[:1] + lines[4200:]) + "\n")  # less to wait
     found = inits(tmp_path, monkeypatch, "short.csv")
     assert found["remarks"][:2] == ["setpoint is left out: constant", "state is left out: text"]

@@ -11,6 +11,7 @@ import pytest
 from edgemerge import Contribution, Projection, Stats, load
 from edgemerge.cli import agent
 from edgemerge.cli import fleet as fleet_module
+from edgemerge.cli.group import ExitCode
 from edgemerge.cli.options import allows_plain_http
 from edgemerge.core.errors import UnavailableError
 from edgemerge.core.ledger import Selection
@@ -139,6 +140,27 @@ def test_the_range_of_a_fleet_can_come_from_samples(hub, tmp_path):
     chosen = ("--range-from", tmp_path / "samples.csv", "--n-hidden", 8, "--columns", "1,3")
     made = hub.told("create", "chosen", *chosen)
     assert made["fingerprint"] == Projection.of_data(rows[:, [0, 2]], n_hidden=8).fingerprint
+
+
+@pytest.mark.slow
+def test_a_file_that_exists_is_not_replaced_without_force(hub, fleet, tmp_path):
+    file, where = tmp_path / "kept", ("--server", hub.url, "--token-file", hub.token)
+    ann = f"ann-{fleet}"
+    for words in (
+        ("fleet", "show", fleet, "--save-projection"),
+        ("fleet", "invite", fleet, "--out"),
+        ("fleet", "replace", fleet, "pump-1", "--out"),
+        ("accounts", "add", ann, "--out"),
+        ("accounts", "rotate", ann, "--out"),
+    ):
+        file.write_text("kept\n")
+        refused = failure(call(*words, file, *where), ExitCode.USAGE)
+        assert f"{file} already exists: --force overwrites it" in refused
+        assert file.read_text() == "kept\n"
+        if words[1] != "replace":  # of a device, which there is none yet
+            done = call(*words, file, "--force", *where)
+            assert done.exit_code == 0, done.stderr
+            assert file.read_bytes() != b"kept\n"
 
 
 def test_a_device_enrols_once_with_an_invitation_in_a_file(hub, fleet, tmp_path):

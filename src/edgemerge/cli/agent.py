@@ -25,6 +25,7 @@ from edgemerge.cli.options import (
     INSECURE,
     ca_option,
     check_device_name,
+    check_writable,
     insecure_option,
     read_own_token,
     server_connection,
@@ -453,7 +454,7 @@ def enrol(
     if token_file is None:
         raise click.UsageError("found no file for the device's token: give --token-file")
     check_device_name(device)
-    _check_writable(token_file, force=force)
+    check_writable(token_file, force=force)  # the invitation works only once
     with server_connection(url, _read_invitation(invitation_file), ca_file) as client:
         found = client.enrol(fleet, device)
     write_atomically(f"{found.pop('token')}\n".encode(), token_file)
@@ -480,14 +481,6 @@ def _read_invitation(path: str) -> str:
             "found no invitation on standard input: `edgemerge fleet invite` prints one"
         )
     return found
-
-
-def _check_writable(path: Path, *, force: bool) -> None:
-    """Check before the invitation is used, since it works only once."""
-    if path.exists() and not force:
-        raise CommandError(f"{path} already exists: --force overwrites it")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise CommandError(f"{path.parent} is not a writable folder: make it first")
 
 
 SECTIONS = {

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from edgemerge.cli.group import CommandError, ExitCode, example, needs, option
+from edgemerge.cli.options import check_writable
 from edgemerge.cli.output import (
     headings,
     json_option,
@@ -74,9 +75,17 @@ STOP_SIGNALS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") e
     metavar="FILE",
     help="Only write two hours of readings of a pump to this file, the last ten minutes faulty.",
 )
+@click.option("--force", is_flag=True, help="With --csv: overwrite the file if it exists.")
 @json_option
 def demo(
-    out: Path, data: str, seed: int, *, keep: bool | None, csv: Path | None, as_json: bool
+    out: Path,
+    data: str,
+    seed: int,
+    *,
+    keep: bool | None,
+    csv: Path | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Show five agents before and after merging once.
 
@@ -88,6 +97,7 @@ def demo(
     if csv is not None:
         from edgemerge.demo.data import write_readings
 
+        check_writable(csv, force=force)
         write_readings(csv, seed)
         remark(f"Wrote {csv}. Next: edgemerge init {csv}")
         return

@@ -23,6 +23,8 @@ from edgemerge.cli.options import (
     FILE,
     build_projection,
     check_device_name,
+    check_writable,
+    force_option,
     operator_connection,
     operator_options,
     projection_options,
@@ -263,9 +265,13 @@ def list_fleets(*, as_json: bool, **where: Any) -> None:
     type=FILE,
     help="Write the projection to this file.",
 )
+@force_option
 @operator_options
-def show(name: str, save_projection: Path | None, *, as_json: bool, **where: Any) -> None:
+def show(
+    name: str, save_projection: Path | None, *, force: bool, as_json: bool, **where: Any
+) -> None:
     """Show a fleet's settings and counts."""
+    check_writable(save_projection, force=force)
     with operator_connection(**where) as client:
         found = with_dates(client.fleet(name))
         if save_projection:
@@ -518,8 +524,11 @@ CONTRIBUTION_COLUMNS = headings(
 valid_option = click.option(
     "--valid-s", type=int, default=86400, show_default=True, help="Seconds until it expires."
 )
-token_out_option = click.option(
-    "--out", type=FILE, help="Write the token to this file instead, readable by its owner only."
+token_out_options = options(
+    click.option(
+        "--out", type=FILE, help="Write the token to this file instead, readable by its owner only."
+    ),
+    force_option,
 )
 
 
@@ -548,6 +557,7 @@ token_out_option = click.option(
 @click.option(
     "--again", is_flag=True, help="With --from: also devices that enrolled or were invited before."
 )
+@force_option
 @operator_options
 def invite(
     fleet: str,
@@ -557,6 +567,7 @@ def invite(
     valid_s: int,
     out: Path | None,
     again: bool,
+    force: bool,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -569,12 +580,15 @@ def invite(
     if list_file is not None:
         if device is not None or out is None:
             raise click.UsageError("--from needs --out FOLDER, and takes no DEVICE")
+        if force:
+            raise click.UsageError("--force is for a single invitation: --from has --again")
         _invite_all(fleet, read_device_list(list_file), out, valid_s, again, as_json, where)
         return
     if again:
         raise click.UsageError("--again is for --from: a single invitation is always made")
     if device is not None:
         check_device_name(device)
+    check_writable(out, force=force)
     with operator_connection(**where) as client:
         found = with_dates(client.invite(fleet, device, valid_s=valid_s))
     print_token(found, out, as_json=as_json)
@@ -592,16 +606,24 @@ def print_token(found: dict[str, Any], out: Path | None, *, as_json: bool) -> No
 @click.argument("fleet")
 @click.argument("device")
 @valid_option
-@token_out_option
+@token_out_options
 @operator_options
 def replace(
-    fleet: str, device: str, valid_s: int, out: Path | None, *, as_json: bool, **where: Any
+    fleet: str,
+    device: str,
+    *,
+    valid_s: int,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Create an invitation for new hardware of a device.
 
     The new hardware enrols with it under the name of DEVICE. Its history, episodes, reviews,
     settings and contributions stay, and the token of the old hardware stops working then.
     """
+    check_writable(out, force=force)
     with operator_connection(**where) as client:
         found = with_dates(client.replace(fleet, device, valid_s=valid_s))
     print_token(found, out, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -17,6 +18,19 @@ from edgemerge.cli.output import json_option, progress, remark
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_PORT = 8470  # of the server
 INSECURE = "edgemerge.insecure"  # the key of --insecure in a context of click
+
+
+force_option = click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
+
+
+def check_writable(path: Path | None, *, force: bool) -> None:
+    """Check a file to write before anything is asked for: it must be new, unless with --force."""
+    if path is None:
+        return
+    if path.exists() and not force:
+        raise CommandError(f"{path} already exists: --force overwrites it")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise CommandError(f"{path.parent} is not a writable folder: make it first")
 
 
 def parse_numbers(_ctx: click.Context, _option: click.Parameter, value: str | None) -> Any:

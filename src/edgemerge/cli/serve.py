@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
-from edgemerge.cli.fleet import print_token, token_out_option, with_dates, yes_option
+from edgemerge.cli.fleet import print_token, token_out_options, with_dates, yes_option
 from edgemerge.cli.group import CommandError, ExitCode, LazyGroup, example, needs, option
 from edgemerge.cli.options import (
     DEFAULT_PORT,
     FILE,
     allows_plain_http,
     ca_option,
+    check_writable,
     insecure_option,
     operator_connection,
     operator_options,
@@ -538,15 +539,23 @@ def list_accounts(*, as_json: bool, **where: Any) -> None:
 @click.argument("name")
 @role_option
 @expires_option
-@token_out_option
+@token_out_options
 @operator_options
 def add(
-    name: str, role: str | None, valid_s: Any, out: Path | None, *, as_json: bool, **where: Any
+    name: str,
+    role: str | None,
+    *,
+    valid_s: Any,
+    out: Path | None,
+    force: bool,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Add an account and show its token, once.
 
     Without --role it is a viewer, and without --expires its token never expires.
     """
+    check_writable(out, force=force)
     with operator_connection(**where) as client:
         found = with_dates(client.add_account(name, role or "viewer", **validity(valid_s)))
     print_token(found, out, as_json=as_json)
@@ -574,16 +583,24 @@ def change(name: str, role: str | None, valid_s: Any, *, as_json: bool, **where:
 @click.command(epilog=example("edgemerge accounts rotate eve --out eve.token"))
 @click.argument("name")
 @expires_option
-@token_out_option
+@token_out_options
 @operator_options
 def rotate(
-    name: str, valid_s: Any, out: Path | None, *, server: str, as_json: bool, **where: Any
+    name: str,
+    *,
+    valid_s: Any,
+    out: Path | None,
+    force: bool,
+    server: str,
+    as_json: bool,
+    **where: Any,
 ) -> None:
     """Give an account a new token, and show it once.
 
     The old token, its sessions and its links stop working at once. Without --expires the new one is
     valid for as long as the old one was.
     """
+    check_writable(out, force=force)
     with operator_connection(server=server, **where) as client:
         found = with_dates(client.rotate_account(name, **validity(valid_s)))
     if found.get("path"):
