@@ -290,8 +290,11 @@ def test_after_undoing_everything_is_told_bit_for_bit_as_before(world):
 def test_a_fleet_that_tells_nothing_about_few_does_not_for_any_choice(shy):
     with pytest.raises(SettingError, match="choose more sources, or none"):
         shy.adopt(["b"], ["a"])
-    with pytest.raises(SettingError, match="d would adopt from 1 devices"):
+    too_few = pytest.raises(SettingError, match=r"d would adopt from 1 device, .*fewer than 2")
+    with too_few:
         shy.adopt(["b", "d"], ["a", "d"])
+    with too_few:
+        shy.choices.preview(FLEET, ["b", "d"], ["a", "d"])
     assert told_to(shy, "a", grouped=True) == told_to(shy, "a") == ["b", "c", "d"]
     shy.adopt(["b", "c"], ["a"])  # the total holds d, too, and without it would tell d alone
     assert told_to(shy, "a") == told_to(shy, "a", grouped=True) == []

@@ -151,11 +151,13 @@ def test_adopting_what_spoils_a_level_is_seen_before(tmp_path):
         fleet.world.close()
 
 
-def test_a_fleet_that_tells_nothing_about_few_is_previewed_as_telling_nothing(tmp_path):
+def test_a_fleet_that_tells_nothing_about_few_refuses_a_preview_of_few_as_it_does_adopting(tmp_path):
     modes = {"a": [0.1], "b": [0.5]}
     fleet = Fleet(str(tmp_path / "f.db"), Detector, modes, read_mode="totals", min_devices=2)
     try:
-        (row,) = fleet.choices.preview(FLEET, ["b"], ["a"])
+        with pytest.raises(SettingError, match="a would adopt from 1 device"):
+            fleet.choices.preview(FLEET, ["b"], ["a"])
+        (row,) = fleet.choices.preview(FLEET, [], ["a"])
         assert (row.joined, row.before, row.after) == (0.0, row.alone, row.alone)
     finally:
         fleet.world.close()

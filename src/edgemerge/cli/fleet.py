@@ -929,7 +929,7 @@ def preview(
     """Show what `adopt` would change, without doing it.
 
     For each pattern of each target, the loss of its own data: without others (ALONE), as merged now
-    (BEFORE) and with the selection (AFTER). SHIFT is AFTER / BEFORE; OTHERS counts the samples of
+    (BEFORE) and with the selection (AFTER). SHIFT is AFTER / ALONE; OTHERS counts the samples of
     other devices.
     """
     check_sources(sources, no_source=no_source)

@@ -36,6 +36,7 @@ from edgemerge.server.choices.rules import (
     decide_change,
     exclude_change,
     must_be_devices,
+    must_have_enough_sources,
     undo_change,
     unique_names,
 )
@@ -230,6 +231,7 @@ class ChoiceService:
             with self._database.reading() as tx:
                 fleet = fleets.get(tx, name)
                 must_be_devices(tx, name, sources, targets)
+                must_have_enough_sources(fleet, sources, targets)
                 now = self._pull_service.snapshot(tx, fleet)
                 is_bank = partial(self._is_bank, name)
                 checks, trust = self._pull_service.checks, self._pull_service.trust

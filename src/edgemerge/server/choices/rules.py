@@ -368,7 +368,7 @@ def adopt_change(
         agreed = _lock_fleet(tx, fleet)
         must_be_devices(tx, fleet, sources, targets)
         _must_be_readable(sources)
-        _must_have_enough_sources(agreed, sources, targets)
+        must_have_enough_sources(agreed, sources, targets)
         made = _new_choice(tx, fleet, "adopt", caller, now)
         made = replace(made, sources=sources, targets=targets)
         newest = [choice for choice in _in_force(tx, fleet) if choice.key is None][:1]
@@ -492,13 +492,14 @@ def _in_force(tx: Transaction, fleet: str) -> list[Choice]:
     return [choice for choice in choices_of(tx, fleet) if choice.undone is None]
 
 
-def _must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: DeviceNames) -> None:
+def must_have_enough_sources(fleet: Fleet, sources: DeviceNames, targets: DeviceNames) -> None:
     """Refuse sources that are too few: this fleet gives no sum of them."""
     for device in targets:
         count = len(set(sources) - {device})
         if 0 < count < fleet.min_devices:
+            devices = "1 device" if count == 1 else f"{count} devices"
             raise SettingError(
-                f"{device} would adopt from {count} devices, and {fleet.name} gives no sum of "
+                f"{device} would adopt from {devices}, and {fleet.name} gives no sum of "
                 f"fewer than {fleet.min_devices}: choose more sources, or none"
             )
 
