@@ -151,7 +151,9 @@ def test_adopting_what_spoils_a_level_is_seen_before(tmp_path):
         fleet.world.close()
 
 
-def test_a_fleet_that_tells_nothing_about_few_refuses_a_preview_of_few_as_it_does_adopting(tmp_path):
+def test_a_fleet_that_tells_nothing_about_few_refuses_a_preview_of_few_as_it_does_adopting(
+    tmp_path,
+):
     modes = {"a": [0.1], "b": [0.5]}
     fleet = Fleet(str(tmp_path / "f.db"), Detector, modes, read_mode="totals", min_devices=2)
     try:

@@ -22,7 +22,9 @@ from edgemerge.server import totals as totals_module
 from edgemerge.server.auth import Caller, hash_token
 from edgemerge.server.db.base import DatabaseDamagedError
 from edgemerge.server.fleets import Fleet
+from edgemerge.server.main import create_app
 from edgemerge.server.totals import group_by_part, shareable_groups
+from tests.server.visiting import Visitor
 from tests.server.world import FLEET, ROOT, SHARED, World, generator, note
 from tests.services.hub import running
 from tests.waiting import DEADLINE_S
@@ -493,3 +495,44 @@ def test_whether_it_is_ready_is_told_to_anybody_but_not_why(tmp_path):
         with pytest.raises(UnavailableError, match=r"not ready|disk is full|503"):
             there.ask("GET", "/readyz")
         there.close()
+
+
+def asked_over_http(world, method, path, **sent):
+    headers = {"Authorization": f"Bearer {world.operator_token}"}
+    return Visitor(create_app(world.service)).ask(method, path, headers=headers, **sent)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "unknown", "known"),
+    [
+        ("PUT", "/fleets/other?minimal_devices=1&reads=totals", "minimal_devices", "reads"),
+        ("GET", f"/fleets/{FLEET}?x=1&y=2", "x, y", "none"),
+        (
+            "GET",
+            f"/fleets/{FLEET}/total?largest=3&nosuch=1",
+            "nosuch",
+            "largest",
+        ),  # of a dependency
+    ],
+)
+def test_unknown_query_parameters_are_refused_and_named(world, method, path, unknown, known):
+    refused = asked_over_http(world, method, path, content=encode(SHARED))
+    assert refused.status_code == 422, refused.text
+    assert f"query: unknown {unknown}; known here: " in refused.json()["error"]
+    assert known in refused.json()["error"].partition("known here: ")[2]
+    assert [fleet.name for fleet, _ in world.service.fleets(ROOT)] == [FLEET]
+
+
+def test_what_watches_the_server_may_add_parameters_of_its_own(world):
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert asked_over_http(world, "GET", f"{path}?from=probe").status_code == 200
+
+
+def test_a_deprecated_address_names_its_successor_and_others_do_not(world):
+    old = asked_over_http(world, "GET", f"/fleets/{FLEET}/likeness")
+    assert old.status_code == 200
+    assert old.headers["link"] == f'</fleets/{FLEET}/similarity>; rel="successor-version"'
+    assert old.headers["deprecation"].startswith("@")
+    new = asked_over_http(world, "GET", f"/fleets/{FLEET}/similarity")
+    assert new.json() == old.json()
+    assert not {"link", "deprecation"} & set(new.headers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,8 +13,10 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, FastAPI, Path, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
@@ -36,6 +38,9 @@ from edgemerge.server.schemas import Problem
 from edgemerge.server.service import Service
 
 MAX_JSON_BYTES = 65_536  # bytes of a request in JSON
+# However busy it is, those who watch the server get an answer.
+ALWAYS_ANSWERED = {"/healthz", "/readyz", "/metrics"}
+DEPRECATED = "@1794787200"  # since when old addresses are (RFC 9745): 16 November 2026
 MAX_SHOWN_ERRORS = 20  # of a request that does not fit its model
 
 
@@ -423,8 +428,51 @@ def json_request(
     return read
 
 
+def _query_names(dependant: Dependant) -> set[str]:
+    """Return the names of all query parameters of a route and of what it depends on."""
+    names = {each.alias for each in dependant.query_params}
+    return names.union(*map(_query_names, dependant.dependencies))
+
+
+class ApiRoute(APIRoute):
+    """Refuses unknown query parameters, and names the new address of a deprecated one."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap the handler of a route."""
+        answer, known = super().get_route_handler(), _query_names(self.dependant)
+
+        async def handle(request: Request) -> Response:
+            if request.scope["query_string"] and self.path not in ALWAYS_ANSWERED:
+                unknown = [name for name in request.query_params if name not in known]
+                if unknown:
+                    names = ", ".join(sorted(known)) or "none"
+                    raise SettingError(
+                        f"query: unknown {', '.join(unknown)[:200]}; known here: {names}"
+                    )
+            response = await answer(request)
+            if self.deprecated:
+                response.headers["Deprecation"] = DEPRECATED
+                response.headers["Link"] = f'<{self._successor(request)}>; rel="successor-version"'
+            return response
+
+        return handle
+
+    def _successor(self, request: Request) -> str:
+        """Return the address of the route that does the same and is not deprecated."""
+        path = next(
+            each.path
+            for each in request.app.routes
+            if isinstance(each, ApiRoute) and each.endpoint == self.endpoint and not each.deprecated
+        )
+        return str(request.scope.get("root_path", "")) + path.format(**request.path_params)
+
+
 class ApiRouter(APIRouter):
     """Takes routes, and describes the JSON body that one reads by `json_request`."""
+
+    def __init__(self) -> None:
+        """Take routes of our kind."""
+        super().__init__(route_class=ApiRoute)
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         """Add a route; an `openapi_extra` of its own is kept."""

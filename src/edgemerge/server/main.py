@@ -52,6 +52,7 @@ from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
 from edgemerge.server.db.migrations import beside_database, connect
 from edgemerge.server.fleets import NAME_PATTERN
 from edgemerge.server.http import (
+    ALWAYS_ANSWERED,
     CONNECTION_KEY,
     ErrorAnswer,
     InFlight,
@@ -285,8 +286,6 @@ class HeadTimeoutProtocol(H11Protocol):
 MAX_CONCURRENT_CHECKS = 4  # contributions that are read and checked at the same time
 # Labels of metrics: a client must not be able to add one.
 COUNTED_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE"}
-# However busy it is, those who watch the server get an answer.
-ALWAYS_ANSWERED = {"/healthz", "/readyz", "/metrics"}
 # The length of a stream says nothing about how fast requests are answered.
 STREAMING_ROUTES = {"/ui/fleets/{fleet}/live", "/ui/wall/{link}/live"}
 
