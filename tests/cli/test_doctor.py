@@ -11,7 +11,7 @@ from time import time
 
 import pytest
 
-from edgemerge import __version__, kernel
+from edgemerge import Projection, __version__, encode, kernel
 from edgemerge.cli import doctor
 from tests.cli.calls import call, program
 from tests.services.ports import free_port
@@ -348,13 +348,52 @@ def test_the_port_of_the_server_is_free_or_answers_or_is_taken():
 
 def test_a_configuration_is_followed_to_everything_it_names(tmp_path):
     (tmp_path / "token").touch(mode=0o600)
-    with answering(pages(__version__)) as url:
+    (tmp_path / "token").write_text("emd_" + "x" * 40)
+    shared = {"/fleets/pumps/projection": encode(Projection(n_inputs=2, n_hidden=64))}
+    with answering(pages(__version__) | shared) as url:
         (tmp_path / "agent.toml").write_text(CONFIG.format(url=url), encoding="utf-8")
         result = call("doctor", "--config", tmp_path / "agent.toml", "--json")
     told = found(result.stdout)
     assert result.exit_code == 0
-    wanted = {"configuration", "state folder", "token file", "server", "server ready"}
+    wanted = {"configuration", "state folder", "token file", "server", "server ready", "fleet"}
     assert {told[about]["level"] for about in wanted} == {"ok"}
+
+
+@pytest.mark.slow
+def test_a_fleet_is_asked_whether_it_takes_the_device_and_has_its_projection(hub, fleet, tmp_path):
+    hub.enrolled(fleet, "pump-1", tmp_path / "token")
+    file = tmp_path / "agent.toml"
+    own = CONFIG.format(url=hub.url).replace('"pumps"', f'"{fleet}"')
+    without = own.replace("[projection]\nn_inputs = 2\n", "")
+
+    def told(text, token=None):
+        file.write_text(text, encoding="utf-8")
+        if token is not None:
+            (tmp_path / "token").write_text(token)
+        result = call("doctor", file, "--json")
+        about = found(result.stdout)["fleet"]
+        assert result.exit_code == (about["level"] == "fail")
+        return about["level"], about["words"], about["advice"]
+
+    level, words, _ = told(without)
+    assert (level, words.partition(",")[0]) == ("ok", f"{fleet} takes the token of pump-1")
+    level, words, advice = told(own)
+    assert (level, "the agent would stop" in words) == ("fail", True)
+    assert "leave [projection] out" in advice
+    level, words, advice = told(without.replace(f'"{fleet}"', '"nowhere"'))
+    assert level == "fail"
+    assert "another fleet" in words
+    assert "exchange.fleet" in advice
+    level, words, _ = told(without, hub.token.read_text())  # an operator may see all there are
+    assert level == "ok"
+    level, words, advice = told(without.replace(f'"{fleet}"', '"nowhere"'))
+    assert (level, "nowhere" in words) == ("fail", True)
+    assert "fleet create" in advice
+    level, words, advice = told(without, "emd_" + "x" * 40)
+    assert (level, "401" in words) == ("fail", True)
+    assert "edgemerge enrol" in advice
+    level, words, _ = told(without, "")
+    assert level == "fail"
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Event
 from time import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -40,7 +40,17 @@ from edgemerge.cli.options import (
     readable_by_others,
 )
 from edgemerge.cli.output import json_option, print_json, progress
-from edgemerge.core.errors import EdgemergeError, SettingError, install_command
+from edgemerge.core.errors import (
+    DeniedError,
+    EdgemergeError,
+    SettingError,
+    UnavailableError,
+    UnknownError,
+    install_command,
+)
+
+if TYPE_CHECKING:
+    from edgemerge.core.projection import Projection
 
 MAX_CHECKED_SAMPLES = 10_000  # of a source's file
 CHECKED_ROWS = 100
@@ -262,9 +272,9 @@ def doctor(
     """Check the installation, a configuration and a server.
 
     Checks versions, threads, clock, disk, port, server and the configuration of an agent, whether
-    the first 100 rows of the source's file can be read, and whether its samples lie in the
-    projection's range. Every line says ok, warn or fail, and what to do. The exit code is 1 if a
-    check fails.
+    the first 100 rows of the source's file can be read, whether its samples lie in the projection's
+    range, and whether the fleet takes the device's token and has its projection. Every line says
+    ok, warn or fail, and what to do. The exit code is 1 if a check fails.
     """
     with progress("checking"):
         found = list(_run_checks(server, file or config, ca_file))
@@ -329,6 +339,7 @@ def check_device(config: Any, *, asked: str | None = None) -> Iterator[Finding]:
         yield Finding(level, "fleet", fleet_words(held, why), advice)
     yield from check_source(config)
     yield from check_exchange(config.exchange, asked=asked)
+    yield from check_fleet(config)
     if config.next is not None:
         for finding in check_device(config.next, asked=config.exchange.url):
             yield finding._replace(about=f"next: {finding.about}")
@@ -362,6 +373,55 @@ def check_exchange(exchange: Any, *, asked: str | None = None) -> Iterator[Findi
     if exchange.kind == "http" and exchange.url is not None and exchange.url != asked:
         pin = _pin_of(exchange.token_file)
         yield from check_server(exchange.url, exchange.ca_file, pin, insecure=exchange.insecure)
+
+
+def check_fleet(config: Any) -> Iterator[Finding]:
+    """Check that the fleet is there, takes the device's token, and has the same projection."""
+    from edgemerge.agent.factory import tls_options
+    from edgemerge.exchange.client import ServerClient
+    from edgemerge.files import read_token
+
+    exchange = config.exchange
+    if exchange.kind != "http" or not (exchange.url and exchange.fleet and exchange.token_file):
+        return
+    advice = "see [exchange]"
+    try:
+        token = read_token(exchange.token_file)
+        options = tls_options(config) | {"timeout_s": SERVER_TIMEOUT_S}
+        with closing(ServerClient(exchange.url, token, **options)) as client:
+            theirs = client.projection(exchange.fleet)
+        yield _compare_projections(config, theirs)
+        return
+    except UnavailableError:
+        return  # `check_server` says why
+    except DeniedError as error:
+        words = one_line(error)
+        advice = "see exchange.fleet and token_file: `edgemerge enrol` gets a token of the fleet"
+    except UnknownError as error:
+        words = one_line(error)
+        advice = "correct exchange.fleet, or make it with `edgemerge fleet create`"
+    except (EdgemergeError, OSError) as error:
+        words = one_line(error)
+    yield Finding("fail", "fleet", words, advice)
+
+
+def _compare_projections(config: Any, theirs: Projection) -> Finding:
+    """Say whether the device has the fleet's projection: in its file, or else in its state."""
+    from edgemerge.agent.state import PROJECTION_FILE
+    from edgemerge.files import load
+
+    fleet, saved = config.exchange.fleet, config.state / PROJECTION_FILE
+    where, advice = "[projection]", "leave [projection] out to use the fleet's, or name its fleet"
+    ours = config.projection
+    if ours is None and saved.exists():
+        where, ours = str(saved), load(saved, type(theirs))
+        advice = "choose another state folder, or name its fleet"
+    if ours is None or ours.fingerprint == theirs.fingerprint:
+        has = "and gives it its projection" if ours is None else "and has the same projection"
+        return Finding("ok", "fleet", f"{fleet} takes the token of {config.device}, {has}")
+    shown = theirs.fingerprint[:12], ours.fingerprint[:12]
+    words = f"{fleet} has the projection {shown[0]}, {where} {shown[1]}: the agent would stop"
+    return Finding("fail", "fleet", words, advice)
 
 
 def check_polled_source(config: Any) -> Iterator[Finding]:
