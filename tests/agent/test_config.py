@@ -1,6 +1,7 @@
 """The configuration: what goes over what, what is refused in which words, what is built of it."""
 
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
@@ -215,7 +216,11 @@ def test_bare_column_numbers_log_how_to_count_from_1(configured, caplog):
 def test_the_former_table_is_an_alias_that_says_what_to_write(configured, caplog, text, found):
     assert configured(SHARED + text).monitor == found
     if "[threshold]" in text:
-        assert "[threshold] is now [monitor]: write {" in caplog.text
+        (line,) = (each for each in caplog.messages if "[threshold] is now [monitor]" in each)
+        written = line.partition(": write ")[2].removesuffix(" there")
+        wanted = tomllib.loads(f"x = {{ {written} }}")["x"]
+        assert "votes" not in text or wanted["votes"] == list(found.votes)
+        assert "limit" not in wanted or wanted["limit"] == 6
     if found.learn == "always":
         assert "and so is a fault that lasts. Leave it out, and use monitor.limit" in caplog.text
 

@@ -136,7 +136,7 @@ class StopsAtFirstWait(Event):
         return True
 
 
-def test_an_agent_that_waits_for_its_first_projection_is_started_to_systemd(tmp_path):
+def test_an_agent_that_waits_for_its_first_projection_is_started_to_systemd(tmp_path, caplog):
     """Or systemd kills it after 90 s, and an outage of the server can last longer."""
     with running(str(tmp_path / "hub.db")) as hub:
         config = joined(hub, tmp_path)
@@ -144,6 +144,9 @@ def test_an_agent_that_waits_for_its_first_projection_is_started_to_systemd(tmp_
     ending = run_device(config, stop=StopsAtFirstWait(), on_state=told.append)
     assert ending.code == 0
     assert told == ["READY=1\nSTATUS=waiting for the projection of the fleet"]
+    (waits,) = (each for each in caplog.records if "the agent waits" in each.message)
+    assert waits.message.endswith("the agent waits: it has no projection yet")
+    assert 1.0 <= waits.values["retry_s"] <= 2.0
 
 
 def test_the_status_for_systemd_is_cleared_when_the_projection_has_come(tmp_path):

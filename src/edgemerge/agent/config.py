@@ -952,7 +952,11 @@ def _replace_threshold(given: dict[str, Any], file: Path) -> None:
         )
     if "threshold" in given:
         instead |= _threshold_as_monitor(given, file)
-        logger.warning("[threshold] is now [monitor]: write %s there", instead)
+        words = ", ".join(
+            f"{name} = {value if isinstance(value, TextValue) else json.dumps(value)}"
+            for name, value in instead.items()
+        )
+        logger.warning("[threshold] is now [monitor]: write %s there", words or "its settings")
     new = given.setdefault("monitor", {}) if instead else {}
     if not isinstance(new, dict):
         return

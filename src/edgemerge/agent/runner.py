@@ -525,14 +525,16 @@ def fetch_configuration(
             try:
                 found = client.desired()
             except UnavailableError as error:
-                values = {"why": error}
-                logger.warning(
-                    "the fleet's configuration was not fetched", extra={"values": values}
-                )
+                words = "the fleet's configuration was not fetched"
+                values: dict[str, Any] = {"why": error}
                 if not needed:
+                    logger.warning(words, extra={"values": values})
                     return None
+                wait_s = backoff.next(retry_after_s=error.retry_s)
+                words += ", and the agent waits: it has no projection yet"
+                logger.warning(words, extra={"values": values | {"retry_s": round(wait_s, 1)}})
                 on_state(WAITING)
-                stop.wait(backoff.next(retry_after_s=error.retry_s))
+                stop.wait(wait_s)
             except EdgemergeError:
                 return None  # an older server, or a device that has not enrolled
             else:
