@@ -294,6 +294,19 @@ def test_a_port_that_is_taken_is_told_in_one_line(hub, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_a_server_whose_audit_head_cannot_be_kept_does_not_start(tmp_path):
+    head = tmp_path / "nowhere" / "head"
+    where = ("--database", tmp_path / "hub.sqlite", "--audit-head-file", head)
+    done = program("serve", "--port", "0", *where)
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr.splitlines()[-1].startswith(
+        f"Error: the head of the audit log cannot be kept in {head}: "
+        f"the folder {head.parent} is not there; "
+    )
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_secret_is_in_the_log_of_the_server(hub):
     token = hub.token.read_text(encoding="utf-8").strip()
     log = (hub.folder / "log").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from edgemerge.core.errors import RejectedError
+from edgemerge.core.errors import RejectedError, SettingError
 from edgemerge.failpoints import failpoint
 from edgemerge.files import write_atomically
 from edgemerge.server.db.base import DatabaseDamagedError, Transaction
@@ -241,6 +242,21 @@ def _all_entries(tx: Transaction) -> Iterator[dict[str, Any]]:
     while found := entries(tx, fleet=None, after=seq, limit=1000):
         yield from map(asdict, found)
         seq = found[-1].seq
+
+
+def must_be_writable(path: Path) -> None:
+    """Refuse a file for the head of the log that cannot be written, before a server starts."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        why = f"the folder {folder} is not there"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = "this user may not write there"
+    else:
+        return
+    raise SettingError(
+        f"the head of the audit log cannot be kept in {path}: {why}; make the folder, or name "
+        "another file with --audit-head-file"
+    )
 
 
 class HeadFile:

@@ -40,6 +40,7 @@ from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
 from edgemerge.files import file_stamp, read_secret, write_atomically
 from edgemerge.server import api
+from edgemerge.server.audit import must_be_writable
 from edgemerge.server.auth import (
     TOKEN_CACHE_S,
     TOKEN_PREFIXES,
@@ -447,6 +448,8 @@ def serve(
     Beyond this machine it serves https: with the certificate that is given, or else with one that
     it makes at its first start and keeps in `tls_file`. Further options are those of `Service`.
     """
+    if audit_head_file is not None:
+        must_be_writable(audit_head_file)
     raise_descriptor_limit()
     certificate: ServerCertificate | None = None
     if tls_cert is not None:
