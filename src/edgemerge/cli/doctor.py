@@ -384,6 +384,8 @@ def check_fleet(config: Any) -> Iterator[Finding]:
     exchange = config.exchange
     if exchange.kind != "http" or not (exchange.url and exchange.fleet and exchange.token_file):
         return
+    if not exchange.token_file.exists():
+        return  # `check_token_file` says so
     advice = "see [exchange]"
     try:
         token = read_token(exchange.token_file)
