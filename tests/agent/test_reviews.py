@@ -1,6 +1,7 @@
 """Reviews of the server: done once and in order, saved, reported, or refused with a reason."""
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -103,6 +104,14 @@ def test_reviews_are_done_in_order_once_and_reported(desktop):
     assert desktop.hears(*ask, review(7, "undo", "bearing"))
     assert desktop.reviewer.plain()["done"] == 7
     assert not desktop.reviewer.tend()
+
+
+@pytest.mark.parametrize(("by", "shown"), [("admin ann", "ann"), ("ann", "ann")])
+def test_the_log_names_who_made_a_review_without_the_role(desktop, caplog, by, shown):
+    caplog.set_level(logging.INFO)
+    desktop.hears(review(1, "approve") | {"by": by})
+    (record,) = (each for each in caplog.records if "a review of the server" in each.message)
+    assert record.values["by"] == shown
 
 
 def test_a_review_is_done_once_also_after_a_kill(desktop):
