@@ -20,13 +20,13 @@ from edgemerge.server.http import PROBLEM_DESCRIPTIONS
 from edgemerge.server.main import create_app
 
 GUARDS = (  # the strictest first
-    (http.admin, "an admin"),
-    (http.operator, "an operator"),
-    (http.viewer, "a viewer"),
-    (http.member, "an operator, or a device of the fleet"),
-    (http.reader, "a viewer, or a device of the fleet"),
-    (http.caller_of, "a viewer, or a device"),
-    (http.token_of, "whoever has an invitation, which is the token here"),
+    (http.Admin, "an admin"),
+    (http.Operator, "an operator"),
+    (http.Viewer, "a viewer"),
+    (http.Member, "an operator, or a device of the fleet"),
+    (http.Reader, "a viewer, or a device of the fleet"),
+    (http.CallerDep, "a viewer, or a device"),
+    (http.Token, "whoever has an invitation, which is the token here"),
 )
 ITSELF = {  # these look at the address, too
     api.put_contribution: "the device itself",
@@ -45,13 +45,13 @@ ITSELF = {  # these look at the address, too
     ),
 }
 PAGE_GUARDS = (  # the strictest first
-    (sign_in.require_admin_form, "an admin"),
-    (sign_in.require_admin_page, "an admin"),
-    (sign_in.require_operator_form, "an operator"),
-    (sign_in.require_operator_page, "an operator"),
-    (sign_in.require_wall_link, "whoever has a wall link, which is part of the address"),
-    (sign_in.require_page_session, "a viewer"),
-    (sign_in.require_data_session, "a viewer"),
+    (sign_in.AdminForm, "an admin"),
+    (sign_in.AdminPage, "an admin"),
+    (sign_in.OperatorForm, "an operator"),
+    (sign_in.OperatorPage, "an operator"),
+    (sign_in.WallLink, "whoever has a wall link, which is part of the address"),
+    (sign_in.ViewerPage, "a viewer"),
+    (sign_in.DataSession, "a viewer"),
 )
 Thing = dict[str, Any]
 
@@ -66,14 +66,14 @@ def routes() -> Iterator[tuple[str, APIRoute]]:
 def who(route: APIRoute) -> str:
     """Who is let through to a route."""
     calls = set(_calls(route.dependant))
-    found = (words for guard, words in GUARDS if guard in calls)
+    found = (words for guard, words in GUARDS if _call_of(guard) in calls)
     return ITSELF.get(route.endpoint) or next(found, "anybody, without a token")
 
 
 def who_sees(route: APIRoute) -> str:
     """Who is let through to a page, or may send its form."""
     calls = set(_calls(route.dependant))
-    found = (words for guard, words in PAGE_GUARDS if guard in calls)
+    found = (words for guard, words in PAGE_GUARDS if _call_of(guard) in calls)
     return next(found, "anybody, without a sign-in")
 
 
@@ -82,6 +82,11 @@ def pages() -> Iterator[tuple[str, APIRoute]]:
     for route in create_dashboard(create_app(None)).routes:  # type: ignore[arg-type]  # nobody is served, only described
         if isinstance(route, APIRoute):
             yield from ((method, route) for method in sorted(route.methods))
+
+
+def _call_of(guard: Any) -> Any:
+    """The function that lets callers pass, of the type that routes give their parameter."""
+    return guard.__metadata__[0].dependency
 
 
 def _calls(dependant: Dependant) -> Iterator[Any]:
