@@ -104,6 +104,7 @@ def write_atomically(
     """
     if parents:
         path.parent.mkdir(parents=True, exist_ok=True)
+    check_folder(path)
     beside = path.with_name(f".{path.name}.{token_hex(4)}")
     opener = partial(os.open, mode=0o666 if mode == "umask" else 0o600)
     try:
@@ -116,12 +117,23 @@ def write_atomically(
             with suppress(PermissionError):  # FAT
                 beside.chmod(mode)
         beside.replace(path)
-    except BaseException:
-        with suppress(FileNotFoundError):
+    except BaseException as error:
+        with suppress(FileNotFoundError, NotADirectoryError):
             beside.unlink()
+        if isinstance(error, OSError) and error.filename == str(beside):
+            error.filename, error.filename2 = str(path), None  # the name that the caller knows
         raise
     if sync:
         sync_folder(path.parent)
+
+
+def check_folder(path: Path) -> None:
+    """Raise FileNotFoundError, with ENOTDIR, unless there is a folder to make the file in."""
+    folder = path.parent
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        words = f"its folder {folder} {what}: make it, or choose another place"
+        raise FileNotFoundError(errno.ENOTDIR, words, str(path))
 
 
 def sync_folder(folder: Path) -> None:

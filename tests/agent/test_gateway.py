@@ -256,7 +256,7 @@ def test_a_device_whose_state_cannot_be_used_is_started_again_later(tmp_path, mo
 def test_when_no_device_runs_any_more_the_process_ends_with_the_first_failure(tmp_path):
     feed(tmp_path)
     (tmp_path / "pump-2.csv").write_text("")
-    (tmp_path / "pump-3.csv").unlink()
+    (tmp_path / "pump-3.csv").write_bytes("a,b\n1,2\n".encode("utf-16"))
     config = configured(tmp_path, SHARED + entries(*PUMPS))
     assert run_gateway(config, stop=Event(), exit_code=exit_code) == 5
     config = configured(tmp_path, SHARED + entries("pump-1", "pump-3"))

@@ -81,7 +81,10 @@ def test_what_cannot_be_is_refused_before_any_worker_starts(tmp_path):
     for words, expected in (
         ((tmp_path / "old", path, *ends), "already exists: choose another name"),
         ((tmp_path / "new", tmp_path / "none.csv", *ends), "found no file"),
-        ((tmp_path / "no" / "new", path, *ends), "no: No such folder; make it first"),
+        (
+            (tmp_path / "no" / "new", path, *ends),
+            "no does not exist: make it, or choose another place",
+        ),
         ((tmp_path / "new", path), "add --projection FILE"),
         ((tmp_path / "new", path, *ends, "--scheduler", "a", "--workers", 2), "expected one: a"),
     ):

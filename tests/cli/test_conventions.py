@@ -1,5 +1,6 @@
 """What all commands have in common: an example, exit codes, old names that still work."""
 
+import re
 import shlex
 import socket
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from edgemerge import Detector, Projection, save
+from edgemerge import Bank, Detector, Projection, Stats, save
 from edgemerge.cli import main
 from edgemerge.cli.group import EXIT_CODES, CommandError, ExitCode, exit_code
 from edgemerge.core import errors
@@ -172,6 +173,122 @@ def test_commands_exit_with_these_codes(tmp_path):
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         failure(call("fleet", "list", "--server", url, "--token-file", tmp_path / "token"), 4)
+
+
+@pytest.fixture
+def readings(tmp_path, monkeypatch):
+    """A folder with files of samples, a projection and a bank that fit, and an agent's file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "header.csv").write_text("a,b\n", encoding="utf-8")
+    rows = "".join(f"{i / 50},{i % 7 / 7}\n" for i in range(50))
+    (tmp_path / "s.csv").write_text("a,b\n" + rows, encoding="utf-8")
+    shared = Projection(n_inputs=2, n_hidden=3)
+    save(shared, tmp_path / "shared")
+    save(Bank(shared), tmp_path / "bank")
+    save(Stats.empty(shared), tmp_path / "sums")
+    source = '[source]\nkind = "csv"\npath = "gone.csv"\ncolumns = ["1", "2"]\n'
+    text = 'device = "a"\nstate = "state"\n[projection]\nfile = "shared"\n' + source
+    (tmp_path / "agent.toml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+NEW = ("--new", "bank", "--projection", "shared")
+
+
+@pytest.mark.parametrize("file", ["empty.csv", "header.csv"])
+@pytest.mark.parametrize(
+    "words",
+    [("init",), ("replay",), ("learn", "new"), ("learn", "bank"), ("score", "bank")],
+    ids=" ".join,
+)
+def test_a_file_without_samples_is_no_data_for_every_command(readings, words, file):
+    new = NEW if words[-1] == "new" else ()
+    before = (readings / "bank").read_bytes()
+    result = call(*words, file, *new)
+    assert result.exit_code == ExitCode.NO_DATA, result.output
+    words = result.stderr.splitlines()[-1]
+    assert words.startswith(f"Error: {file}: found no ")
+    assert ", expected " in words
+    assert (readings / "bank").read_bytes() == before
+    assert not (readings / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("init", "gone"),
+        ("score", "bank", "gone"),
+        ("agent", "gone.toml"),
+        ("agent", "agent.toml"),
+        ("replay", "gone.toml"),
+        ("replay", "agent.toml"),
+        ("restore", "gone", "--database", "hub.sqlite"),
+        ("certificate", "gone"),
+        ("fleet", "list", "--server", "http://127.0.0.1:1", "--token-file", "gone"),
+        ("fleet", "invite", "pumps", "--from", "gone", "--out", "x", "--server", "http://a"),
+        ("bulk", "new", "gone.csv", "--projection", "shared"),
+        ("paper", "report", "--out", "."),
+        ("paper", "claims", "--out", "."),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_is_not_there_is_no_data_for_every_command(readings, words):
+    if words[0] == "fleet" and "--token-file" not in words:
+        (readings / "token").write_text("emo_x\n", encoding="utf-8")
+        words = (*words, "--token-file", "token")
+    result = call(*words)
+    assert result.exit_code == ExitCode.NO_DATA, result.output
+
+
+@pytest.mark.usefixtures("readings")
+def test_a_column_that_the_data_do_not_have_is_wrong_usage():
+    for words in [("init",), ("learn", "bank"), ("score", "bank"), ("replay",)]:
+        result = call(*words, "s.csv", "--columns", "nope")
+        assert result.exit_code == ExitCode.USAGE, result.output
+        assert "found no column 'nope', expected" in result.stderr
+
+
+def test_an_output_that_cannot_be_written_is_a_failure_that_names_the_file(readings):
+    (readings / "file").touch()
+    for place in ("gone/new", "file/new"):
+        for words in [
+            ("learn", place, "s.csv", *NEW),
+            ("merge", "--total", "--as", "stats", "sums", "--out", place),
+            ("init", "s.csv", "--yes", "-o", f"{place}.toml"),
+            ("serve", "--database", place),
+            ("serve", "--port", 0, "--port-file", place),
+            ("agent", "agent.toml", "--set", f"state={place}", "--set", "source.path=s.csv"),
+        ]:
+            if words[0] == "agent" and place.startswith("gone"):
+                continue  # it makes the folder
+            result = call(*words)
+            assert result.exit_code == ExitCode.FAILED, (words, result.output)
+            assert re.search(r"(?<![\w.])(file|gone)/", result.stderr), (words, result.stderr)
+            assert "/." not in result.stderr, (words, result.stderr)
+    assert not list(readings.glob("edgemerge.sqlite*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("trust", "pumps", "foo"), "found the rule 'foo', expected members, quorum:K with K"),
+        (("trust", "pumps", "quorum:1"), "found the rule 'quorum:1', expected members, quorum:K"),
+        (("create", "pumps", "--trust", "foo"), "found the rule 'foo', expected members"),
+        (("create", "pumps", "--min-devices", 0), "0 is not in the range 1<=x<=10000"),
+        (("settings", "pumps", "pump-1", "--limit", -1), "limit=-1.0, expected a finite number"),
+        (
+            ("settings", "pumps", "pump-1", "--false-alarms", "often"),
+            'false_alarms="often", expected such as',
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_is_wrong_usage_before_a_server_is_asked(tmp_path, words, expected):
+    (tmp_path / "token").write_text("emo_x\n", encoding="utf-8")
+    where = ("--server", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
+    result = call("fleet", *words, *where)
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert expected in result.stderr
 
 
 def test_ctrl_c_is_130(monkeypatch):

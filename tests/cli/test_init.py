@@ -192,7 +192,7 @@ def test_what_cannot_be_is_told_with_its_exit_code(tmp_path, monkeypatch):
     assert "found the device name 'pump 3', expected letters" in words
     assert words.rstrip().endswith("such as pump-3")
     (tmp_path / "text.csv").write_text("a;b\nx;y\n")
-    assert "found no row with a number" in failure(call("init", "text.csv"), ExitCode.REFUSED)
+    assert "found no row with a number" in failure(call("init", "text.csv"), ExitCode.NO_DATA)
 
 
 def test_a_wrong_column_ends_the_agent_at_the_start_with_the_header(tmp_path, monkeypatch, caplog):
@@ -332,7 +332,7 @@ def test_files_with_other_columns_are_left_out_and_told(tmp_path, monkeypatch):
     assert "hall: 2 files, CSV with commas; the newest has 700 rows" in result.stdout
     assert "devices    2: a, b" in result.stdout
     (tmp_path / "empty").mkdir()
-    assert "found no table in empty" in failure(call("init", "empty"), ExitCode.REFUSED)
+    assert "found no table in empty" in failure(call("init", "empty"), ExitCode.NO_DATA)
 
 
 @pytest.mark.long
@@ -429,7 +429,7 @@ def test_standard_input_is_looked_at_and_the_agent_reads_it_too(tmp_path, monkey
     done = program("agent", "pump-7.toml", given=text)
     assert done.returncode == 0, done.stderr
     assert sum(results_of(tmp_path / "pump-7.jsonl")[600:]) >= 90
-    assert "found no line" in failure(call("init", "-", given=""), ExitCode.REFUSED)
+    assert "found no line" in failure(call("init", "-", given=""), ExitCode.NO_DATA)
 
 
 def test_what_is_left_out_is_told(tmp_path, monkeypatch):

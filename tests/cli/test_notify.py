@@ -2,6 +2,7 @@
 
 import pytest
 
+from edgemerge.cli.group import ExitCode
 from tests.cli.calls import failure
 from tests.services.receivers import receiver
 
@@ -24,7 +25,7 @@ def test_a_receiver_is_added_tested_listed_and_removed(hub, fleet, tmp_path):
         assert server.bodies[0]["topic"] == "topic"
         found = hub.fleet("receivers", "test", fleet, "phone")
         assert "did not accept the message: the receiver answered 503" in failure(found)
-        assert found.exit_code == 1
+        assert found.exit_code == ExitCode.UNREACHABLE
     listed = hub.fleet("receivers", "list", fleet).stdout
     assert "EVERY_MINUTES" in listed
     assert "phone" in listed

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgemerge.cli.samples import MAX_LINE_BYTES, READ_BYTES, CsvReader
-from edgemerge.core.errors import SampleError
+from edgemerge.core.errors import SampleError, SettingError
 
 
 class Dribble(BytesIO):
@@ -110,9 +110,9 @@ def test_a_header_that_comes_again_is_no_sample():
 
 
 def test_an_unknown_column_is_told_with_those_that_are_there():
-    with pytest.raises(SampleError, match="found no column 'c', expected one of: a, b"):
+    with pytest.raises(SettingError, match="found no column 'c', expected one of: a, b"):
         numbers("a,b\n1,2\n", columns=["c"])
-    with pytest.raises(SampleError, match="found no column '3', expected one of: 1 to 2"):
+    with pytest.raises(SettingError, match="found no column '3', expected one of: 1 to 2"):
         numbers("1,2\n", columns=["3"])
 
 

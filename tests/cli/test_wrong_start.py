@@ -138,7 +138,7 @@ def give_away(path: Path, mode: int) -> None:
 
 def refused(*words: object) -> str:
     done = without_rights(*words)
-    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert done.returncode == ExitCode.FAILED, done.stderr
     return done.stderr.splitlines()[-1]
 
 
@@ -169,7 +169,7 @@ def test_without_permission_it_is_said_what_may_not_be_written_or_read(config, t
         f"Error: cannot read the token in {token}: Permission denied"
     )
     give_away(config, 0o600)
-    assert f"{config}' is not readable" in refused("agent", config)
+    assert f"{config}' is not readable" in without_rights("agent", config).stderr
 
 
 def test_a_second_agent_on_one_state_is_refused_and_names_the_first(config, tmp_path):

@@ -106,7 +106,7 @@ def test_a_program_in_the_background_is_ready_before_the_page_goes_on_and_ends_w
 @pytest.mark.slow
 def test_a_program_that_never_gets_ready_is_told_with_its_words(tmp_path):
     page = written(tmp_path, "```console\n$ edgemerge serve --database nosuch/x --port 0 &\n```")
-    with pytest.raises(PageError, match=r"page\.md:4: not ready \(exit 2\)[\s\S]*nosuch"):
+    with pytest.raises(PageError, match=r"page\.md:4: not ready \(exit 1\)[\s\S]*nosuch"):
         run_page(page)
 
 

@@ -7,9 +7,10 @@ import pytest
 from edgemerge.paper import claims, small_experiments
 from edgemerge.paper.auc import OTHERS, SHARED
 from edgemerge.paper.claims import FAILS, HOLDS, IN_PART, NOT_RUN, judge_claims
+from edgemerge.paper.data.catalog import MissingDataError
 from edgemerge.paper.plan import Row
 from edgemerge.paper.running import result_files
-from edgemerge.paper.running.result_files import Record, RowError
+from edgemerge.paper.running.result_files import Record
 from edgemerge.paper.timing import MERGE, OURS, PREDICT, TRAIN
 
 COLUMNS = ["claim", "where", "measured", "result", "found", "interval", "verdict"]
@@ -239,7 +240,7 @@ def test_claims_are_written_beside_the_results(tmp_path):
 
 
 def test_a_folder_without_results_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(RowError, match=r"holds no results: run `edgemerge paper all --out"):
+    with pytest.raises(MissingDataError, match=r"holds no results: run `edgemerge paper all --out"):
         claims.read_claims(tmp_path)
 
 

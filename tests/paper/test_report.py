@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from edgemerge.paper.data.catalog import MissingDataError
 from edgemerge.paper.reporting import content, markdown
 from edgemerge.paper.reporting.content import MAX_ROWS_SHOWN, count_verdicts, read_report
 from edgemerge.paper.running import result_files
-from edgemerge.paper.running.result_files import RowError
 from tests.paper import made_up
 from tests.paper.folders import AUC, RECORD, RESULTS, ROWS, fill, result
 
@@ -42,7 +42,7 @@ def test_what_needs_data_that_may_not_be_passed_on_says_so(report):
 
 
 def test_an_empty_folder_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(RowError, match=r"holds no results: run `edgemerge paper all --out"):
+    with pytest.raises(MissingDataError, match=r"holds no results: run `edgemerge paper all --out"):
         read_report(tmp_path, RESULTS)
 
 

@@ -24,7 +24,13 @@ from edgemerge.exchange.http import HttpExchange
 from edgemerge.server import audit, main
 from edgemerge.server.auth import new_token
 from edgemerge.server.db.migrations import connect
-from edgemerge.server.main import default_token_file, listen, load_operator_token, make_token_file
+from edgemerge.server.main import (
+    default_token_file,
+    listen,
+    load_operator_token,
+    make_token_file,
+    serve,
+)
 from edgemerge.server.service import Service
 from tests.waiting import DEADLINE_S, until
 
@@ -103,6 +109,13 @@ def test_a_port_that_is_taken_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(SettingError, match=f"port {port}.*--port"):
             listen("127.0.0.1", port)
+
+
+def test_a_host_that_is_not_this_machine_is_named_and_nothing_is_made(tmp_path):
+    for host in ("203.0.113.5", "no.such.host.invalid"):
+        with pytest.raises(SettingError, match=f"--host {host}, expected an address of this mac"):
+            serve(database=str(tmp_path / "hub.sqlite"), host=host, port=0)
+    assert not list(tmp_path.iterdir())
 
 
 def test_curl_can_talk_to_it(tmp_path):

@@ -49,6 +49,11 @@ from edgemerge.core.patterns import common
 from edgemerge.core.projection import Projection
 from edgemerge.files import UTF16_WORDS, is_utf16
 
+
+class EmptyTableError(SampleError):
+    """A file without a row, or a folder without a table, that could be looked at."""
+
+
 Array = NDArray[np.float64]
 ColumnKind = Literal["number", "time", "text", "empty"]
 Encoding = Literal["utf-8", "cp1252"]
@@ -206,7 +211,7 @@ def inspect_folder(
     files = sorted(each for each in folder.iterdir() if each.suffix.lower() in TABLE_SUFFIXES)
     files = [each for each in files if each.is_file() and not each.name.startswith(".")]
     if not files:
-        raise SampleError(
+        raise EmptyTableError(
             f"found no table in {folder}, expected files such as *{', *'.join(TABLE_SUFFIXES[:3])}"
         )
     reports, left_out = {}, {}
@@ -296,7 +301,7 @@ def inspect_bytes(data: bytes, *, whole: bool = True) -> FileReport:
     lines = lines[: MAX_ROWS + 100]
     filled = [line for line in lines if line.strip()]
     if not filled:
-        raise SampleError("found no line, expected a table of numbers")
+        raise EmptyTableError("found no line, expected a table of numbers")
     if filled[0].lstrip()[:1] in ("{", "["):
         return _inspect_json(filled, whole=whole)
     return replace(_inspect_csv(lines, whole=whole), encoding=encoding)
@@ -362,7 +367,7 @@ def _inspect_json(lines: list[str], *, whole: bool) -> FileReport:
         except (ValueError, RecursionError, TypeError):
             skipped += 1
     if not rows:
-        raise SampleError("found no JSON object or array in a line, expected one in each")
+        raise EmptyTableError("found no JSON object or array in a line, expected one in each")
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[row.get(name, "") for row in rows] for name in names]
     found = _FoundColumns(names, cells, ".")
@@ -410,7 +415,7 @@ def _first_data_row(rows: list[list[str]], width: int, decimal: str) -> int:
     for i, row in enumerate(rows):
         if len(row) == width and any(_number(each, decimal) is not None for each in row):
             return i
-    raise SampleError("found no row with a number, expected a table of numbers")
+    raise EmptyTableError("found no row with a number, expected a table of numbers")
 
 
 def _number(text: Any, decimal: str) -> float | None:

@@ -339,7 +339,7 @@ class Loop:
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 60.0  # for fetching the projection at the start
 WRONG_SETTING = 2  # the exit code if the file is not as the configuration says
 EXCHANGE_REFUSED, EXCHANGE_UNREACHABLE = 3, 4  # if the last exchange failed
-NO_USABLE_DATA = 5  # and if no row could be read, or samples do not fit the projection's range
+NO_USABLE_DATA = 5  # if the source's file is missing, no row could be read, or samples do not fit
 SAVE_TIMEOUT_S = 10.0  # for a state that is being written at the end
 READY, STOPPING, NO_STATUS = "READY=1", "STOPPING=1", "STATUS="  # for systemd
 WAITING = f"{READY}\nSTATUS=waiting for the projection of the fleet"
@@ -707,6 +707,10 @@ def _ending(agent: Agent) -> Ending:
     if inbox.error is not None:
         logger.error("the source failed", extra={"values": {"why": inbox.error}})
         code = WRONG_SETTING if isinstance(inbox.error, SettingError) else 1
+        if isinstance(inbox.error.__cause__, FileNotFoundError):
+            code = NO_USABLE_DATA
+        elif isinstance(inbox.error.__cause__, PermissionError):
+            code = 1
         return Ending(code, f"the source failed: {inbox.error}")
     nothing_yet = not agent.memory.index and bool(inbox.skipped or inbox.ended)
     if not inbox.taken and (nothing_yet or (inbox.ended and inbox.skipped)):

@@ -158,7 +158,8 @@ def _matching_files(given: str) -> Iterator[str]:
     there = [given] if Path(given).exists() else glob(given, recursive=True)  # noqa: PTH207  # keeps the path as it was given
     found = sorted(path for each in there for path in _files_inside(Path(each)))
     if not found:
-        raise SampleError(f"found no file {given}, expected samples: {', '.join(FORMATS)}")
+        words = f"found no file {given}, expected samples: {', '.join(FORMATS)}"
+        raise SampleError(words) from FileNotFoundError(given)
     yield from found
 
 

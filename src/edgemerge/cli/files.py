@@ -109,14 +109,12 @@ def learn(
         for X in rows:
             learner.learn(X)
             learnt += len(X)
-    _remark_skipped(rows, learnt)
+    _check_read(samples, rows, learnt)
     save(learner, learner_file)
     result = {"learner": str(learner_file), "learnt": learnt - (learner.rejected - rejected)}
     result |= {"rejected": learner.rejected - rejected} | sample_counts(learner)
     result |= {"skipped": rows.skipped} if skip_bad_rows else {}
     print_json(result) if as_json else print_fields(result)
-    if not learnt:
-        remark("Found no sample to learn.")
     known, hidden = result["own_samples"] + result["others_samples"], learner.projection.n_hidden
     if 0 < known < hidden:
         remark(
@@ -125,11 +123,17 @@ def learn(
         )
 
 
-def _remark_skipped(rows: CsvReader, read: int) -> None:
-    """Say how many rows were no samples; if all of them were, that is an error."""
+def _check_read(samples: str, rows: CsvReader, read: int) -> None:
+    """Say how many rows were no samples; if there was no sample, that is an error."""
     if rows.skipped and not read:
         raise CommandError(
             f"none of {rows.skipped:,} rows could be read, the last: {rows.why}", ExitCode.NO_DATA
+        )
+    if not read:
+        place = "standard input" if samples == "-" else samples
+        raise CommandError(
+            f"{place}: found no sample, expected rows of numbers: check that it is the right file",
+            ExitCode.NO_DATA,
         )
     if rows.skipped:
         remark(f"{rows.skipped:,} rows were skipped, the last: {rows.why}")
@@ -226,12 +230,11 @@ def bulk(learner_file: Path, samples: Sequence[str], *, as_json: bool, **given: 
     SAMPLES, or --n-inputs, --low and --high.
     """
     from edgemerge.core.detector import Detector
-    from edgemerge.files import save
+    from edgemerge.files import check_folder, save
 
     if learner_file.exists():
         raise CommandError(f"{learner_file} already exists: choose another name, or move it away")
-    if not learner_file.absolute().parent.is_dir():
-        raise CommandError(f"{learner_file.parent}: No such folder; make it first")
+    check_folder(learner_file)
     needs("dask", "pyarrow")
     part, seconds, threads = _sum_chunks(samples, given)
     if not part.stats.count:
@@ -351,7 +354,7 @@ def score(
                 result["why"] = _explanation(learner, x, rows.names) if result["alarm"] else []
             click.echo("\n".join(map(write, results)))
             total, alarms = total + len(X), alarms + sum(v["alarm"] for v in results)
-    _remark_skipped(rows, total)
+    _check_read(samples, rows, total)
     remark(f"{total:,} samples, {alarms:,} above {limit:g}")
 
 

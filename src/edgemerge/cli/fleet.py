@@ -141,7 +141,7 @@ def fleet() -> None:
     "--min-devices",
     "least",
     old={"--least": "--min-devices"},
-    type=int,
+    type=click.IntRange(1, 10_000),
     help="Serve no sum, and no difference of two sums, of fewer devices: 3 with --reads totals"
     " (default); 1: every change at once.",
 )
@@ -211,6 +211,8 @@ def create(
     """
     if invite is not None:
         check_device_name(invite)
+    if trust is not None:
+        _check_trust(trust)
     noise = {key: settings.pop(key) for key in NOISE_OPTIONS}
     centred_on, columns = noise["centred_on"], settings.pop("columns")
     if centred_on and (columns or any(value is not None for value in settings.values())):
@@ -655,7 +657,8 @@ def read_device_list(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} cannot be read as text: {error}") from error
+        why = getattr(error, "strerror", error)
+        raise SettingError(f"{path} cannot be read as text: {why}") from error
     head = text.partition("\n")[0]
     rows = csv.DictReader(
         text.splitlines(), delimiter=";" if head.count(";") > head.count(",") else ","
@@ -1086,10 +1089,21 @@ def trust(fleet: str, rule: str, *, as_json: bool, **where: Any) -> None:
     similar pattern. person: those that an operator approved. What does not pass is stored and
     waits; `waiting` lists it.
     """
+    _check_trust(rule)
     with operator_connection(**where) as client:
         found = with_dates(client.set_trust(fleet, rule))
     print_json(found) if as_json else click.echo(f"The trust of {fleet} is {found['trust']}.")
     remark(EFFECT_NOTE)
+
+
+def _check_trust(rule: str) -> None:
+    """Refuse a rule that no fleet can have, before the server is asked."""
+    from edgemerge.core.trust import TRUST_WORDS, Trust
+
+    try:
+        Trust.parse(rule)
+    except SettingError:
+        raise CommandError(f"found the rule {rule!r}, expected {TRUST_WORDS}") from None
 
 
 @click.command(epilog=example("edgemerge fleet waiting pumps"))
@@ -1482,6 +1496,7 @@ def settings(
         raise click.UsageError(
             "expected one of --limit, --false-alarms and --own-limit, or --undo alone"
         )
+    _check_limit(limit, false_alarms)
     with operator_connection(**where) as client:
         if undo is not None:
             found = client.undo_settings(fleet, device, undo)
@@ -1495,6 +1510,13 @@ def settings(
     _print_settings(found, as_json=as_json)
     if found["state"] == "waiting":
         remark("The device applies them when it next reports.")
+
+
+def _check_limit(limit: float | None, false_alarms: str | None) -> None:
+    """Refuse what no limit can be, before the server is asked."""
+    from edgemerge.core.limit import Limit
+
+    Limit(limit, false_alarms)
 
 
 def _print_settings(found: Mapping[str, Any], *, as_json: bool) -> None:
@@ -1800,7 +1822,9 @@ def test_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> 
         print_json(found)
     if not found["delivered"]:
         raise CommandError(
-            f"{receiver} did not accept the message: {found['trouble']}", ExitCode.FAILED
+            f"{receiver} did not accept the message: {found['trouble']}; see that it runs, and its "
+            f"address in `edgemerge fleet notify list {fleet}`",
+            ExitCode.UNREACHABLE,
         )
     if not as_json:
         click.echo(f"{receiver} took the message.")

@@ -6,6 +6,7 @@ of them, and the number of BLAS threads is set before numpy is imported.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -79,15 +80,31 @@ class CommandError(click.ClickException):
         self.exit_code = code  # type: ignore[misc]  # click declares it for the class
 
 
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC)
+
+
 def exit_code(error: Exception) -> ExitCode:
-    """Return the exit code for an error of ours or of the operating system."""
+    """Return the exit code for an error of ours or of the operating system.
+
+    A wrong setting may be the name of a file: then what the operating system said counts.
+    """
+    if isinstance(error, SettingError | SampleError) and isinstance(error.__cause__, OSError):
+        if error.__cause__.errno in NOT_WRITABLE:
+            return ExitCode.FAILED
+        if isinstance(error.__cause__, FileNotFoundError):
+            return ExitCode.NO_DATA
+    if isinstance(error, FileNotFoundError) and error.errno in NOT_WRITABLE:  # of its folder
+        return ExitCode.FAILED
     return next((code for code, kinds in EXIT_CODES if isinstance(error, kinds)), ExitCode.FAILED)
 
 
 def one_line(error: Exception) -> str:
     """Return the message of an error without line breaks and error numbers."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        advice = ""
+        if isinstance(error, PermissionError):
+            advice = "; choose another place, or let this user read and write there"
+        return f"{error.filename}: {error.strerror}{advice}"
     return " ".join(str(error).split())
 
 

@@ -116,12 +116,15 @@ def init(
     the agent reads. Several devices in a folder or a file share one CONFIG.toml. With --fleet the
     devices join a fleet at once, and the agent shows them on its page.
     """
-    from edgemerge.agent.proposal import choose_columns, propose, to_toml
-    from edgemerge.files import save, write_atomically
+    from edgemerge.agent.proposal import EmptyTableError, choose_columns, propose, to_toml
+    from edgemerge.files import check_folder, save, write_atomically
 
     access = None if fleet is None else _fleet_access(fleet, server, token_file, ca_file)
     asks = _is_terminal() and not yes and not as_json
-    found = _look(file, follow=choices["follow"])
+    try:
+        found = _look(file, follow=choices["follow"])
+    except EmptyTableError as error:
+        raise CommandError(str(error), ExitCode.NO_DATA) from error
     chosen = choose_columns(found.report, columns)
     _check_options(found, devices, device_column)
     if asks:
@@ -133,6 +136,7 @@ def init(
         name = click.prompt("Name of the device", default=name, err=True)
     check_device_name(name)
     target = output or Path(f"{name}.toml")
+    check_folder(target)
     plan = _plan_files(found, name, target)
     names = [] if access is None else plan.device_names(name, of_one=found.of_one)
     tokens = {each: target.with_name(f"{each}.token") for each in names}
@@ -222,7 +226,7 @@ def _inspect(path: Path, max_bytes: int | None = None) -> FileReport:
         data, whole = _csv_bytes(path, MAX_ROWS)
         return replace(inspect_bytes(data), whole=whole)
     except SampleError as error:
-        raise SampleError(f"{path}: {error}") from error
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _is_parquet(path: Path) -> bool:

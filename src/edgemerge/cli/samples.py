@@ -14,7 +14,7 @@ from typing import IO, Any
 import click
 
 from edgemerge.cli.output import progress
-from edgemerge.core.errors import SampleError
+from edgemerge.core.errors import SampleError, SettingError
 
 READ_BYTES = 65_536  # at most per read
 MAX_LINE_BYTES = 2**20  # as in `edgemerge.bulk.csv_file`, which needs pyarrow
@@ -115,7 +115,10 @@ class CsvReader:
         from edgemerge.bulk.chunk import column_indices, is_header
 
         self._header = header = cells if is_header(cells) else []
-        self._used = column_indices(header, len(cells), self._columns, self._expected)
+        try:
+            self._used = column_indices(header, len(cells), self._columns, self._expected)
+        except SampleError as error:  # it is the columns that do not fit, not a sample
+            raise SettingError(str(error)) from error
         self.names = [cells[i].strip() if header else str(i + 1) for i in self._used]
         self._width = len(cells)
         return bool(header)
@@ -167,8 +170,8 @@ def open_csv(path: str, words: str | None, **choice: Any) -> Iterator[CsvReader]
         rows.step = step
         try:
             yield rows
-        except SampleError as error:
-            raise SampleError(f"{path}: {error}") from error
+        except (SampleError, SettingError) as error:
+            raise type(error)(f"{path}: {error}") from error
 
 
 def complete_lines(stream: Any, step: Callable[[float], None]) -> Iterator[list[str]]:

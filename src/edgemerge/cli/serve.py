@@ -46,9 +46,7 @@ def serve_option(name: str, former: str = "", **attributes: Any) -> Callable[[An
     return option(name, old=old, envvar=variables, show_envvar=True, **attributes)
 
 
-@click.command(
-    epilog=example("edgemerge serve --database /var/lib/edgemerge/hub.sqlite --host 0.0.0.0")
-)
+@click.command(epilog=example("edgemerge serve --database hub.sqlite --host 0.0.0.0"))
 @serve_option(
     "--database",
     metavar="PATH|URL",
@@ -265,8 +263,8 @@ def _needs_driver(database: str) -> None:
 
 @click.command(
     epilog=example(
-        "edgemerge certificate /var/lib/edgemerge/hub.sqlite.tls.pem --next",
-        "edgemerge certificate /var/lib/edgemerge/hub.sqlite.tls.pem --switch",
+        "edgemerge certificate hub.sqlite.tls.pem --next",
+        "edgemerge certificate hub.sqlite.tls.pem --switch",
     )
 )
 @click.argument("file", type=FILE)

@@ -14,12 +14,12 @@ from statistics import fmean
 from scipy.stats import t as student
 
 from edgemerge.paper import auc, small_experiments
+from edgemerge.paper.data.catalog import MissingDataError
 from edgemerge.paper.hyperparameters import BASELINES, FEDERATED
 from edgemerge.paper.loss_figures import AFTER_MERGE, DEVICE_A, DEVICE_B, rows_of_cut
 from edgemerge.paper.loss_har import with_cut
 from edgemerge.paper.plan import NAMES, Row, Rows, load_result
 from edgemerge.paper.running import result_files
-from edgemerge.paper.running.result_files import RowError
 from edgemerge.paper.small_experiments import (
     AVERAGING,
     DIFFERENCE,
@@ -88,7 +88,9 @@ def read_claims(folder: Path) -> Rows:
     found = {name: result_files.read_result(folder, name) for name in NAMES}
     known = {name: kept.rows for name, kept in found.items() if kept}
     if not known:
-        raise RowError(f"{folder} holds no results: run `edgemerge paper all --out {folder}`")
+        raise MissingDataError(
+            f"{folder} holds no results: run `edgemerge paper all --out {folder}`"
+        )
     return judge_claims(known)
 
 

@@ -38,7 +38,7 @@ from edgemerge.certificates import ServerCertificate, split_token
 from edgemerge.core.errors import EdgemergeError, SettingError, UnavailableError
 from edgemerge.daemon import notify
 from edgemerge.exchange.connection import NEXT_CERTIFICATE_HEADER, TIMELINE_HEADER, is_loopback
-from edgemerge.files import file_stamp, read_secret, write_atomically
+from edgemerge.files import check_folder, file_stamp, read_secret, write_atomically
 from edgemerge.server import api
 from edgemerge.server.audit import must_be_writable
 from edgemerge.server.auth import (
@@ -50,7 +50,7 @@ from edgemerge.server.auth import (
 from edgemerge.server.backup import default_head_file
 from edgemerge.server.dashboard.pages import error_page
 from edgemerge.server.dashboard.routes import DASHBOARD_PATH, mount_dashboard
-from edgemerge.server.db.migrations import beside_database, connect
+from edgemerge.server.db.migrations import beside_database, connect, sqlite_path
 from edgemerge.server.fleets import NAME_PATTERN
 from edgemerge.server.http import (
     ALWAYS_ANSWERED,
@@ -450,6 +450,8 @@ def serve(
     """
     if audit_head_file is not None:
         must_be_writable(audit_head_file)
+    _check_places(database, port_file)
+    listen(host, port).close()  # a wrong address is told before anything is made
     raise_descriptor_limit()
     certificate: ServerCertificate | None = None
     if tls_cert is not None:
@@ -502,6 +504,16 @@ def serve(
     app.state.is_stopping = lambda: server.should_exit  # event streams never end by themselves
     with listening:
         server.run(sockets=[listening])
+
+
+def _check_places(database: str, port_file: Path | None) -> None:
+    """Refuse a folder in which the database or the file of the port cannot be made."""
+    path = sqlite_path(database)
+    for file in filter(None, (path, port_file)):
+        check_folder(file)
+        if not file.exists() and not os.access(file.parent, os.W_OK):
+            words = f"its folder {file.parent} cannot be written"
+            raise PermissionError(errno.EACCES, words, str(file))
 
 
 class Server(uvicorn.Server):
@@ -575,7 +587,7 @@ def display_host(host: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen on a port, or raise SettingError if it is taken."""
+    """Listen on a port, or raise SettingError if it is taken or the host is another machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # with the protocol named, asyncio turns Nagle's delay off: 4 ms for an answer instead of 44
     found = BoundedListener(family, proto=socket.IPPROTO_TCP)
@@ -585,6 +597,11 @@ def listen(host: str, port: int) -> socket.socket:
         found.listen(2048)
     except OSError as error:
         found.close()
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+            raise SettingError(
+                f"found --host {host}, expected an address of this machine ({error.strerror}): "
+                "127.0.0.1 for this machine only, 0.0.0.0 for all of its addresses"
+            ) from error
         raise SettingError(
             f"port {port} on {host} cannot be taken ({error.strerror}): choose another with --port"
         ) from error

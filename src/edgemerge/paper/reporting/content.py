@@ -24,11 +24,12 @@ from edgemerge.paper.claims import (
     judge_claims,
 )
 from edgemerge.paper.data import terms
+from edgemerge.paper.data.catalog import MissingDataError
 from edgemerge.paper.plan import Claim, Result, Row, Rows
 from edgemerge.paper.plotting import LABELS
 from edgemerge.paper.running import result_files
 from edgemerge.paper.running.progress import format_duration
-from edgemerge.paper.running.result_files import Record, RowError
+from edgemerge.paper.running.result_files import Record
 
 DIGITS = 3
 CellValue = str | int | float | None
@@ -149,7 +150,9 @@ def read_report(folder: Path, results: Sequence[Result]) -> Report:
     parts = [_read_section(folder, each) for each in results]
     sections = [part for part in parts if isinstance(part, Section)]
     if not sections:
-        raise RowError(f"{folder} holds no results: run `edgemerge paper all --out {folder}`")
+        raise MissingDataError(
+            f"{folder} holds no results: run `edgemerge paper all --out {folder}`"
+        )
     absent = [part for part in parts if isinstance(part, AbsentResult)]
     return Report(sections, absent, judge_claims({each.name: each.rows for each in sections}))
 
