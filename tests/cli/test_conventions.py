@@ -249,6 +249,19 @@ def test_a_column_that_the_data_do_not_have_is_wrong_usage():
         assert "found no column 'nope', expected" in result.stderr
 
 
+@pytest.mark.usefixtures("readings")
+def test_columns_that_are_too_few_are_counted_with_the_names_of_the_inputs():
+    save(Bank(Projection(n_inputs=2, n_hidden=3, names=("a", "b"))), "named")
+    for words in [("learn", "named"), ("score", "named")]:
+        result = call(*words, "s.csv", "--columns", "a")
+        assert result.stderr == (
+            "Error: s.csv: found 1 columns, expected 2: a, b; choose them with --columns\n"
+        )
+        assert result.exit_code == ExitCode.USAGE
+    result = call("replay", "s.csv", "--columns", "a", "--projection", "shared")
+    assert "s.csv: found 1 columns, expected 2; choose them with --columns" in result.stderr
+
+
 def test_an_output_that_cannot_be_written_is_a_failure_that_names_the_file(readings):
     (readings / "file").touch()
     for place in ("gone/new", "file/new"):

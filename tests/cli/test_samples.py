@@ -86,11 +86,10 @@ def test_without_a_header_columns_are_called_by_their_number():
         ("1,\n", "line 1: found '', expected a number"),
         ("1,2\n1,2,3\n", "line 2: found 3 columns, expected 2 as before"),
         ("1;2\n3;4\n", "line 2: found '3;4', expected a number"),
-        ("\x00\x01\n\x02\n", "line 2: found"),
-        ("time,flow,heat\n08:00,1,2\n", r"\(column time\): .* out: --columns flow,heat"),
-        ("time,a (°C)\n08:00,1\n", r"out: --columns 'a \(°C\)'$"),
-        ("a,b\n1,2\n,4\n", r"line 3: found '', .* skip them: .* --skip-bad-rows"),
-        ("a;b\n1;2\n", "reads CSV with commas, and the line has ';'"),
+        ("a;b\n1;2\n2,5;3\n", "line 2: .* the line has ';'; `edgemerge init` writes"),
+        ("a;b\n2,5;3\n", "line 2: found ';' between the cells, .*: `edgemerge init` writes"),
+        ("a\tb\n2,5\t3\n", r"line 2: found '\\t' between the cells, .*: `edgemerge init` writes"),
+        ("time,a\n08:00,1\n", "run `edgemerge init FILE`, whose configuration also reads times"),
     ],
 )
 def test_what_is_not_a_sample_is_refused_with_its_line(text, words):

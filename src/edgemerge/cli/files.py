@@ -34,6 +34,7 @@ from edgemerge.cli.output import (
     remark,
 )
 from edgemerge.cli.samples import CSV_PATH, CsvReader, columns_option, open_csv, skip_option
+from edgemerge.core.errors import SettingError
 
 
 def load_learner(path: Path) -> Any:
@@ -106,7 +107,7 @@ def learn(
     names = learner.projection.names or ()
     chosen: dict[str, Any] = {"columns": columns, "expected": names, "skip_bad_rows": skip_bad_rows}
     with open_csv(samples, "learning", **chosen) as rows:
-        for X in rows:
+        for X in _of_width(rows, learner.projection):
             learner.learn(X)
             learnt += len(X)
     _check_read(samples, rows, learnt)
@@ -121,6 +122,18 @@ def learn(
             f"Found {known:g} samples for {hidden} hidden values: scores are rough with fewer "
             "samples than hidden values. Learn more, or begin again with a smaller --n-hidden."
         )
+
+
+def _of_width(rows: CsvReader, projection: Any) -> Iterator[Any]:
+    """Yield the batches, which must have a column for each input of the projection."""
+    for X in rows:
+        if len(rows.names) != projection.n_inputs:
+            names = f": {', '.join(projection.names)}" if projection.names else ""
+            raise SettingError(
+                f"found {len(rows.names)} columns, expected {projection.n_inputs}{names}; "
+                "choose them with --columns"
+            )
+        yield X
 
 
 def _check_read(samples: str, rows: CsvReader, read: int) -> None:
@@ -348,7 +361,7 @@ def score(
     words = None if sys.stdout.isatty() else "scoring"  # a bar would mix with the results
     chosen: dict[str, Any] = {"columns": columns, "expected": names, "skip_bad_rows": skip_bad_rows}
     with open_csv(samples, words, **chosen) as rows:
-        for X in rows:
+        for X in _of_width(rows, learner.projection):
             results = list(_results(learner, X, total, limit))
             for result, x in zip(results, X, strict=True) if explain else ():
                 result["why"] = _explanation(learner, x, rows.names) if result["alarm"] else []
@@ -807,9 +820,9 @@ def parse_number_or_words(
 
 @click.command(
     epilog=example(
-        "edgemerge replay pump.csv --limit 4",
+        "edgemerge replay pump.csv --columns speed,flow,bearing --limit 4",
         "edgemerge replay pump.toml --limit 5",
-        'edgemerge replay pump.csv --false-alarms "1 per week" --interval-s 60',
+        'edgemerge replay pump.toml --false-alarms "1 per week"',
     )
 )
 @click.argument("samples", type=CSV_PATH, metavar="SAMPLES|CONFIG.toml")
@@ -905,7 +918,7 @@ def _replay(samples: str, settings: dict[str, Any]) -> dict[str, Any]:
     monitor = Monitor((Bank if kind == "bank" else Detector)(projection), **options)
     names = projection.names or ()
     with open_csv(samples, "replaying", columns=settings["columns"], expected=names) as rows:
-        numbered = enumerate(chain.from_iterable(rows), 1)
+        numbered = enumerate(chain.from_iterable(_of_width(rows, projection)), 1)
         watched = _watch(monitor, ((x, number * interval_s) for number, x in numbered))
     _must_be_watching(samples, monitor, watched["samples"])
     return _replayed(monitor, watched, rows.names, lambda at: round(at / interval_s))

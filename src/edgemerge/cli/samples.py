@@ -105,6 +105,12 @@ class CsvReader:
 
     def _sample(self, cells: list[str]) -> list[float]:
         if len(cells) != self._width:
+            mark = next((mark for mark in ";\t|" if mark in "".join(cells)), None)
+            if mark and self._width == 1:  # the comma is a decimal mark
+                raise SampleError(
+                    f"line {self._line}: found {mark!r} between the cells, expected CSV with commas"
+                    f" there: {INIT_ADVICE}"
+                )
             raise SampleError(
                 f"line {self._line}: found {len(cells)} columns, expected {self._width} as before"
             )
@@ -143,7 +149,10 @@ class CsvReader:
         numbers = [j for j in self._used or () if isfinite(_number_or_nan(cells[j]))]
         if numbers and self._header:
             names = quote(",".join(self._header[j].strip() for j in numbers))
-            return f"remove such lines, or leave that column out: --columns {names}"
+            return (
+                "remove such lines, run `edgemerge init FILE`, whose configuration also reads "
+                f"times, or leave that column out: --columns {names}"
+            )
         if len(cells) == 1 and (marks := [mark for mark in ";\t|" if mark in cells[0]]):
             return (
                 f"this command reads CSV with commas, and the line has {marks[0]!r}; {INIT_ADVICE}"
