@@ -74,6 +74,13 @@ class UndeliveredError(EdgemergeError, OSError):
         self.permanent = permanent
 
 
+def _why(error: Exception) -> str:
+    """Return why a connection failed, in words without the number of the error."""
+    reason = getattr(error, "reason", None)  # of the library's own error, around another
+    reason = reason if isinstance(reason, Exception) else error
+    return getattr(reason, "strerror", None) or str(reason) or repr(error)
+
+
 @dataclass(frozen=True)
 class Message:
     """What people are told of a device: an episode began ("alarm") or ended ("all clear"), or else.
@@ -454,7 +461,7 @@ class WebhookChannel:
             words = f"the receiver answered {error.code} {error.reason}"
             raise UndeliveredError(words, permanent=error.code in PERMANENT_CODES) from error
         except (OSError, HTTPException) as error:
-            raise UndeliveredError(str(getattr(error, "reason", error)) or repr(error)) from error
+            raise UndeliveredError(_why(error)) from error
 
     def __str__(self) -> str:
         """Say where to; topics and hooks in the path of a URL are secrets."""
@@ -551,7 +558,7 @@ class EmailChannel:
             permanent = 500 <= error.smtp_code < 600 and not login
             raise UndeliveredError(words, permanent=permanent) from error
         except (OSError, smtplib.SMTPException) as error:
-            raise UndeliveredError(str(error) or repr(error)) from error
+            raise UndeliveredError(_why(error)) from error
         for address, answer in refused.items():
             values = {"to": address, "why": answer}
             logger.warning("the mail server refused a recipient", extra={"values": values})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from edgemerge import Contribution, Stats
+from edgemerge.cli.group import ExitCode
 from edgemerge.core.ledger import Selection
 from edgemerge.exchange.client import ServerClient
 from edgemerge.exchange.http import HttpExchange
@@ -100,8 +101,18 @@ def test_mistakes_are_told_in_one_line(hub, fleet, pumps):
     assert pumps
     to = ("--target", "pump-1")
     assert "no device nobody" in failure(hub.fleet("adopt", fleet, "--source", "nobody", *to))
-    assert "no contribution" in failure(hub.fleet("exclude", fleet, "pump-1", 0, "idle"))
-    assert "no choice 7" in failure(hub.fleet("undo", fleet, 7))
+    words = failure(hub.fleet("exclude", fleet, "pump-1", 0, "idle"), ExitCode.NO_DATA)
+    assert words.startswith(f"no contribution pump-1/0/idle in {fleet}: see `edgemerge fleet cont")
+    words = failure(hub.fleet("undo", fleet, 7), ExitCode.NO_DATA)
+    assert words.startswith(f"no choice 7 in {fleet}: `edgemerge fleet choices {fleet} --inc")
+    for word in ("drop", "revoke"):
+        yes = ("--yes",) if word == "drop" else ()
+        words = failure(hub.fleet(word, fleet, "pump-9", *yes), ExitCode.NO_DATA)
+        assert f"pump-9 in {fleet}: `edgemerge fleet " in words
+    words = failure(hub.fleet("show", "nope"), ExitCode.NO_DATA)
+    assert words.startswith("no fleet nope: `edgemerge fleet list` lists them, and an admin crea")
+    words = failure(hub.fleet("show", "a b"), ExitCode.REFUSED)
+    assert words.startswith("fleet: found 'a b', expected letters, digits, '.', '_' and '-'")
     for words in ((), ("--no-source", "--source", "pump-2")):
         wrong = hub.fleet("adopt", fleet, *words, *to)
         assert wrong.exit_code == 2

@@ -26,6 +26,8 @@ def test_a_receiver_is_added_tested_listed_and_removed(hub, fleet, tmp_path):
         found = hub.fleet("receivers", "test", fleet, "phone")
         assert "did not accept the message: the receiver answered 503" in failure(found)
         assert found.exit_code == ExitCode.UNREACHABLE
+    found = failure(hub.fleet("receivers", "test", fleet, "phone"), ExitCode.UNREACHABLE)
+    assert "did not accept the message: Connection refused; see that it runs, and its add" in found
     listed = hub.fleet("receivers", "list", fleet).stdout
     assert "EVERY_MINUTES" in listed
     assert "phone" in listed

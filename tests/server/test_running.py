@@ -129,7 +129,7 @@ def test_curl_can_talk_to_it(tmp_path):
         assert subprocess.check_output([*ask, f"{url}/fleets"], text=True) == "[]"
         told = subprocess.check_output([*ask, "-i", f"{url}/fleets/nowhere"], text=True)
         assert "404" in told.splitlines()[0]
-        assert "an operator creates it" in told
+        assert "an admin creates one" in told
 
 
 def test_an_operator_is_let_in_by_a_file_that_is_made_once(tmp_path, database):

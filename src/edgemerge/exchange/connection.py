@@ -147,11 +147,11 @@ class Reply:
         """Return itself if it has one of these statuses; else raise RejectedError."""
         if self.status in statuses:
             return self
-        raise RejectedError(f"refused with status {self.status}: {self.error_text}")
+        raise RejectedError(f"{self.error_text} (status {self.status})")
 
     def raise_for_status(self, request: str) -> None:
         """Raise the error of a status that means the same for every request."""
-        message = f"{request}: status {self.status}: {self.error_text}"
+        message = f"{self.error_text} ({request}: status {self.status})"
         if self.status >= 500 or self.status == 429:
             raise UnavailableError(message, self.retry_s)
         if self.status in (401, 403):

@@ -116,7 +116,11 @@ def find_caller(tx: Transaction, token: str, now: float) -> Caller:
         )
         if row and compare_digest(row[0], token_hash) and row[3] is None:
             return Caller(row[1], row[2], token_hash=token_hash)
-    raise DeniedError("this token is unknown or was revoked: ask an operator for an invitation")
+        raise DeniedError("this token is unknown or was revoked: ask an operator for an invitation")
+    raise DeniedError(
+        "this token is unknown: it begins as none of this server's do; an admin gives those of "
+        "accounts, and an operator's invitation lets a device enrol"
+    )
 
 
 def find_invalid(tx: Transaction, hashes: Collection[str], now: float) -> set[str]:
@@ -546,7 +550,9 @@ def revoke_device(tx: Transaction, fleet: str, device: str, now: float) -> None:
         "update devices set revoked = coalesce(revoked, ?) where fleet = ? and device = ?",
         *(now, fleet, device),
     ):
-        raise UnknownError(f"no device {device} in {fleet}")
+        raise UnknownError(
+            f"no device {device} in {fleet}: `edgemerge fleet devices {fleet}` lists its devices"
+        )
 
 
 def devices_of(tx: Transaction, fleet: str) -> list[Device]:

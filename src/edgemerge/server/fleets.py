@@ -170,6 +170,9 @@ def create(
     return False
 
 
+SEE_FLEETS = "`edgemerge fleet list` lists them"
+
+
 def find(tx: Transaction, name: str) -> Fleet | None:
     """Return a fleet, or None."""
     row = tx.one(f"select {FLEET_COLUMNS} from fleets where fleet = ?", name)
@@ -180,7 +183,7 @@ def get(tx: Transaction, name: str) -> Fleet:
     """Return a fleet that must exist."""
     found = find(tx, name)
     if found is None:
-        raise UnknownError(f"no fleet {name}: an operator creates it")
+        raise UnknownError(f"no fleet {name}: {SEE_FLEETS}, and an admin creates one")
     return found
 
 
@@ -200,7 +203,7 @@ def all_fleets(tx: Transaction) -> list[Fleet]:
 def delete(tx: Transaction, name: str) -> None:
     """Delete a fleet and everything in it; the audit log stays."""
     if tx.one("select 1 from fleets where fleet = ?", name) is None:  # a damaged one goes too
-        raise UnknownError(f"no fleet {name}: nothing was deleted")
+        raise UnknownError(f"no fleet {name}, so nothing was deleted: {SEE_FLEETS}")
     bodies = "from contributions where fleet = ?"
     ids = f"select body {bodies} union select counted {bodies}"
     ids += " union select body from released where fleet = ?"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,12 +29,13 @@ from edgemerge.core.errors import (
     UnavailableError,
     UnknownError,
 )
+from edgemerge.core.trust import TRUST_WORDS
 from edgemerge.server import fleets
 from edgemerge.server.auth import AccountError, Caller, RateLimitError, find_caller
 from edgemerge.server.choices.rules import ChangedError
 from edgemerge.server.db.base import DatabaseDamagedError, DiskFullError
 from edgemerge.server.fleets import NAME_PATTERN, ExistsError, Fleet
-from edgemerge.server.schemas import Problem
+from edgemerge.server.schemas import COMMENT_PATTERN, TRUST_PATTERN, Problem
 from edgemerge.server.service import Service
 
 MAX_JSON_BYTES = 65_536  # bytes of a request in JSON
@@ -271,12 +272,43 @@ def _allow_header(request: Request) -> dict[str, str]:
     return {"Allow": ", ".join(sorted(map(str.upper, methods)))} if methods else {}
 
 
+PATTERN_WORDS = {
+    TRUST_PATTERN: TRUST_WORDS,
+    NAME_PATTERN: "letters, digits, '.', '_' and '-', at most 100, a letter or digit first",
+    COMMENT_PATTERN: "one printable line",
+}
+BOUND_WORDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+
 def validation_message(errors: Any) -> str:
-    """Say where a request does not fit, and why."""
-    found = (": ".join(filter(None, (".".join(map(str, e["loc"])), e["msg"]))) for e in errors)
+    """Say where a request does not fit, what was found (if it is no secret), and what fits.
+
+    >>> validation_message([{"loc": ("query", "least"), "ctx": {"ge": 1}, "input": "0"}])
+    "least: found '0', expected at least 1"
+    """
+    found = (": ".join(filter(None, (_place(e["loc"]), _validation_words(e)))) for e in errors)
     return "; ".join(
         dict.fromkeys(found)
     )  # each once: a name is checked for its route and its caller
+
+
+def _place(loc: Sequence[Any]) -> str:
+    return ".".join(map(str, loc[loc[:1] in (("path",), ("query",), ("body",)) :]))
+
+
+def _validation_words(error: Any) -> str:
+    limits = error.get("ctx", {})
+    expected = PATTERN_WORDS.get(limits.get("pattern"), "") or " and ".join(
+        f"{words} {limits[key]}" for key, words in BOUND_WORDS.items() if key in limits
+    )
+    if not expected:
+        return str(error["msg"])
+    is_open = error["loc"][:1] in (("path",), ("query",))  # a body may hold a secret
+    return (
+        f"found {str(error['input'])[:100]!r}, expected {expected}"
+        if is_open
+        else (f"expected {expected}")
+    )
 
 
 @contextmanager
@@ -285,7 +317,7 @@ def refuse_invalid() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
+        found = error.errors(include_url=False, include_input=False)
         raise SettingError(validation_message(found[:MAX_SHOWN_ERRORS])) from error
 
 

@@ -379,7 +379,7 @@ class Service:
             rules = self.pull_service.rules_cache.rules(tx, name)
             waiting = self._hidden(tx, fleet, caller, rules)
             if stored is None or not _may_see(caller, key, rules, waiting):
-                raise UnknownError(f"no contribution {key} in {name}")
+                raise UnknownError(f"no contribution {'/'.join(map(str, key))} in {name}")
             return stored, contributions.read_bytes(tx, stored)
 
     def drop(
@@ -400,7 +400,10 @@ class Service:
             which = {} if incarnation is None else {"incarnation": incarnation}
             if not found + named:
                 of = f", incarnation {incarnation}," if which else ""
-                raise UnknownError(f"no contribution of {device}{of} in {name}")
+                raise UnknownError(
+                    f"no contribution of {device}{of} in {name}: `edgemerge fleet contributions "
+                    f"{name}` lists them"
+                )
             fleets.next_epoch(tx, name)
             which |= {"contributions": found} | ({"faults": named} if named else {})
             audit.append(tx, self.clock(), caller.actor, "drop", name, device, **which)

@@ -274,7 +274,10 @@ def find_choice(tx: Transaction, fleet: str, number: int) -> Choice:
     sql = f"select {CHOICE_COLUMNS} from choices where fleet = ? and number = ?"
     row = tx.one(sql, fleet, number)
     if row is None:
-        raise UnknownError(f"no choice {number} in {fleet}")
+        raise UnknownError(
+            f"no choice {number} in {fleet}: `edgemerge fleet choices {fleet} --include-undone` "
+            "lists them"
+        )
     return _choice_from_row(row)
 
 
@@ -523,7 +526,8 @@ def _must_exist(tx: Transaction, fleet: str, key: Key) -> StoredContribution:
         found = None
     if found is None:
         raise UnknownError(
-            f"no contribution {key} in {fleet}: see `edgemerge fleet contributions {fleet}`"
+            f"no contribution {'/'.join(map(str, key))} in {fleet}: see `edgemerge fleet "
+            f"contributions {fleet}`"
         )
     return found
 
