@@ -128,7 +128,7 @@ def test_a_mistake_is_named_with_what_to_write(configured, override, words):
         ),
         ("[[source]]\n", r"expected a table: write \[source\]"),
         ("[sinks]\n", r"expected \[\[sinks\]\] tables"),
-        ("[", "is not TOML"),
+        ("[", "is not TOML: .*: if it holds readings, `edgemerge init` writes a configuration"),
         ("", r"has no \[projection\]: add it, or"),
         ("[projection]\nfile = 'x'\nseed = 3\n", "both a file and settings"),
         ("[projection]\nn_hidden = 8\n", "n_inputs=0, expected at least 1"),

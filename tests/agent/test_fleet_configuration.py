@@ -76,6 +76,30 @@ def own(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[monitor]\nlimitt = 5",
+            "Unknown key 'monitor.limitt' in t.toml. Did you mean 'monitor.",
+        ),
+        ("[monitr]\nlimit = 5", "Unknown key 'monitr' in t.toml. Did you mean 'monitor'?"),
+        (
+            "[sync]\npush = true",
+            "found sync.push in a fleet's configuration: only the device's own",
+        ),
+        ("device = 'x'", "found device in a fleet's configuration: only the device's own"),
+        ("a,b\n1,2", "is not TOML: .*: give tables such as \\[monitor\\]"),
+        (None, "t.toml cannot be read .*: give tables such as \\[monitor\\]"),
+    ],
+)
+def test_a_key_that_is_nowhere_is_unknown_and_not_for_the_devices_own_file(tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "t.toml").write_text(text)
+    with pytest.raises(SettingError, match=words):
+        read_fleet_tables(tmp_path / "t.toml")
+
+
+@pytest.mark.parametrize(
     ("tables", "key"),
     [
         ({"sinks": [{"kind": "exec", "command": ["rm"]}]}, "sinks.0.kind = 'exec'"),

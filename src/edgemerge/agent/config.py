@@ -32,7 +32,12 @@ from edgemerge.core.errors import EdgemergeError, SettingError
 from edgemerge.core.monitor import Monitor
 from edgemerge.core.projection import Activation, Projection
 from edgemerge.core.trust import TRUST_WORDS, is_trust
-from edgemerge.exchange.configuration import PLAIN_NAME, check_tables, without_rival_limit
+from edgemerge.exchange.configuration import (
+    ALLOWED_KEYS,
+    PLAIN_NAME,
+    check_tables,
+    without_rival_limit,
+)
 from edgemerge.files import load, write_atomically
 
 T = TypeVar("T")
@@ -221,17 +226,20 @@ ENVIRONMENT_PREFIX = "EDGEMERGE_"
 Keys = list[str]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read the file as it is."""
+INIT_ADVICE = "if it holds readings, `edgemerge init` writes a configuration for them"
+
+
+def read_toml(path: Path, advice: str = INIT_ADVICE) -> dict[str, Any]:
+    """Read the file as it is; `advice` ends the error if it is none."""
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
     except OSError as error:
         raise SettingError(
-            f"{path} cannot be read ({error.strerror}): name the TOML file of the agent"
+            f"{path} cannot be read ({error.strerror}), expected a TOML file: {advice}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"{path} is not TOML: {error}") from error
+        raise SettingError(f"{path} is not TOML: {error}: {advice}") from error
 
 
 def environment_overrides(
@@ -894,15 +902,30 @@ def read_fleet_tables(path: Path) -> dict[str, Any]:
     Raises:
         SettingError: It sets what only the device's own file may, or a value that cannot be.
     """
-    tables = check_tables(read_toml(path))
+    found = read_toml(path, "give tables such as [monitor]")
+    _must_be_known(found, path.name)
+    tables = check_tables(found)
     for name, table in tables.items():
         if name == "sinks":
             _sinks(table, path)
         else:
-            found = parse_table(TABLES[name], table, TableLocation(path, name))
+            parsed = parse_table(TABLES[name], table, TableLocation(path, name))
             if name == "monitor":
-                _check_monitor(found, path)
+                _check_monitor(parsed, path)
     return tables
+
+
+def _must_be_known(tables: Mapping[str, Any], where: str) -> None:
+    """Refuse keys that no file may set; others may be for the device's own file only."""
+    for name, table in tables.items():
+        if name not in (*TABLES, *TOP_KEYS, "sinks", "devices", "next"):
+            raise unknown_key_error(name, [*ALLOWED_KEYS, "sinks"], where)
+        declared = fields(TABLES[name]) if name in TABLES and isinstance(table, dict) else ()
+        known = {key for each in declared for key in (each.name, each.metadata.get("was"))}
+        for key in table if declared else ():
+            if key not in known:
+                allowed = [f"{name}.{each}" for each in ALLOWED_KEYS.get(name, known - {None})]
+                raise unknown_key_error(f"{name}.{key}", allowed, where)
 
 
 def origins_of(config: Config, held: FleetConfiguration) -> dict[str, str]:
