@@ -235,7 +235,7 @@ def test_a_file_is_read_and_checked_before_it_is_sent(tmp_path):
         "sinks": [{"kind": "syslog", "host": "log"}],
     }
     for text, why in (
-        ("[monitor]\nlimt = 5\n", "found monitor.limt in a fleet's configuration"),
+        ("[monitor]\nlimt = 5\n", "Unknown key 'monitor.limt'"),
         ("[monitor]\nlimit = -5\n", "expected above 0"),
         ('[monitor]\nlimit = 5\nfalse_alarms = "1 per day"\n', "expected one of them"),
         ('[[sinks]]\nkind = "syslog"\nport = 0\n', "expected 1 to 65535"),

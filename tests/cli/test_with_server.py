@@ -53,7 +53,7 @@ def test_a_fleet_is_created_once_shown_listed_and_deleted(hub, tmp_path):
 def test_totals_hide_three_devices_and_a_lower_number_says_what_it_gives_up(hub):
     agree = ("--n-inputs", 6, "--n-hidden", 8, "--low", -1, "--high", 1)
     made = hub.fleet("create", "hidden", *agree).stderr
-    assert "first total once 4 of them have shared. For a smaller fleet" in made
+    assert "first total once 4 of them have shared. For a smaller fleet, delete it" in made
     shown = hub.told("show", "hidden")
     assert shown["least"] == 3
     assert shown["released"] == (

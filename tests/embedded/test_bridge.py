@@ -651,7 +651,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path):
     server = ("--server", "http://127.0.0.1:1", "--fleet", "pumps")
     folder = ("--folder", str(tmp_path))
     for words, expected in (
-        ((*tokens, *server), "found no line: give --serial PATH or --listen HOST:PORT"),
+        ((*tokens, *server), "found neither --serial nor --listen, expected one: --serial"),
         ((*tokens, *line), "give --server and --fleet, or --folder and --projection"),
         ((*tokens, *line, *server, *folder), "give --server and --fleet, or --folder"),
         ((*tokens, *line, *folder), "--folder needs --projection"),

@@ -496,7 +496,7 @@ def test_a_fleet_that_was_made_anew_has_only_its_own_devices(world):
 def test_a_fleet_that_is_not_there_is_a_page_of_its_own(operator):
     answer = operator.get("/ui/fleets/nowhere")
     assert answer.status_code == 404
-    assert "an operator creates it" in answer.text
+    assert "an admin creates one" in answer.text
 
 
 def test_without_a_device_the_page_says_what_to_run(operator):

@@ -190,6 +190,31 @@ def test_a_decision_with_too_little_or_too_much_is_refused(world, decision, word
     assert listed(world) == []
 
 
+def test_a_pattern_that_the_device_does_not_list_is_refused_at_once(world):
+    def lists(*patterns):
+        rows = [
+            {"name": name, "status": kind, "first": 1.0, "last": 2.0} for name, kind in patterns
+        ]
+        told = report(world.now, monitor=monitor(patterns=rows))
+        world.service.take_report(FLEET, "a", told, world.now)
+
+    decide(world, pattern="odd-99")  # nothing is known of the device yet
+    lists(("odd-1", "unreviewed"))
+    decide(world, pattern="odd-1", decision="fault", name="worn")
+    decide(world, pattern="worn", decision="undo")  # it will be called so by then
+    with pytest.raises(UnknownError, match=r"no pattern odd-98 of a, .* last listed odd-1: "):
+        decide(world, pattern="odd-98")
+    lists(("worn", "fault"))
+    decide(world, pattern="odd-7", decision="undo")  # may be its former name
+    with pytest.raises(UnknownError, match="no pattern torn of a"):
+        decide(world, pattern="torn", decision="undo")
+    lists()
+    with pytest.raises(UnknownError, match="last listed none"):
+        decide(world, pattern="odd-1")
+    lists(*((f"odd-{i}", "unreviewed") for i in range(48)))
+    decide(world, pattern="odd-99")  # the list may be cut
+
+
 def test_only_enrolled_devices_that_may_report_are_reviewed(world):
     with pytest.raises(UnknownError, match="no device nobody in pumps"):
         decide(world, device="nobody")

@@ -114,7 +114,8 @@ def remark_first_total(fleet: Mapping[str, Any]) -> None:
     if fleet["reads"] == "totals" and fleet["least"] > 1:
         remark(
             f"Its devices get a first total once {fleet['least'] + 1} of them have shared. For a "
-            "smaller fleet, create it with `edgemerge fleet create` and --min-devices."
+            f"smaller fleet, delete it (`edgemerge fleet delete {fleet['fleet']}`) and create it "
+            "again with --min-devices N."
         )
 
 

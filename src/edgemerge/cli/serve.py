@@ -357,7 +357,10 @@ def bridge(
     from edgemerge.files import write_atomically
 
     if not lines and not listen:
-        raise CommandError("found no line: give --serial PATH or --listen HOST:PORT")
+        raise CommandError(
+            "found neither --serial nor --listen, expected one: --serial /dev/ttyUSB0 for a serial "
+            "line, --listen 127.0.0.1:8471 for devices over TCP"
+        )
     if not tokens.is_dir():
         raise CommandError(f"{tokens} is no folder: put DEVICE.token of each device into one")
     where |= {"tokens": tokens, "insecure": allows_plain_http()}

@@ -581,7 +581,9 @@ class Bridge:
                     backoff.reset()
                     self.serve(line)
             except OSError as error:
-                logger.warning("serial line: %s", error, extra={"values": {"line": path}})
+                advice = "check that it is plugged in, and --serial; it is tried again"
+                why = error.strerror or error
+                logger.warning("serial line %s: %s: %s", path, why, advice)
             self.stop.wait(backoff.next())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,7 @@ from edgemerge.server.episodes import acknowledge, list_unseen
 from edgemerge.server.schemas import (
     Decision,
     PatternDecision,
+    ReportedMonitor,
     ReportedReviews,
     ReviewRequest,
 )
@@ -33,6 +35,8 @@ MAX_REVIEWS = 200  # of a device; of those that do not wait, the oldest are forg
 MAX_WAITING = 32  # of a device
 REVIEW_COLUMNS = "number, at, actor, epoch, state, body"
 PATTERN_DECISIONS = get_args(PatternDecision)
+MAX_LISTED_PATTERNS = 48  # an agent lists no more: there may be others
+FIRST_NAME = re.compile(r"odd-\d+")  # of a pattern, also of one that has become a fault
 
 log = logging.getLogger(__name__)
 
@@ -169,6 +173,7 @@ class ReviewService:
         *,
         clock: Callable[[], float],
         done: Callable[[str, str], int],
+        monitor: Callable[[str, str], ReportedMonitor | None],
         changed: Callable[[str], None],
     ) -> None:
         """Start on a database.
@@ -178,10 +183,12 @@ class ReviewService:
             writer: What commits changes.
             clock: The time of reviews, in Unix seconds.
             done: Returns the highest number that a device has reported as done.
+            monitor: Returns what a device reported of its monitor last, if it did.
             changed: Is called with the name of a fleet after its reviews changed.
         """
         self._database, self._writer = database, writer
         self._clock, self._done, self._changed = clock, done, changed
+        self._monitor = monitor
         self._settling: set[tuple[str, str]] = set()
 
     def add(self, fleet: str, device: str, asked: ReviewRequest, caller: Caller) -> Review:
@@ -195,6 +202,8 @@ class ReviewService:
             if made.decision == "acknowledge":
                 return _acknowledge(tx, fleet, device, made, done)
             _must_be_enrolled(tx, fleet, device)
+            if made.decision in PATTERN_DECISIONS:
+                _must_be_listed(tx, fleet, device, made.pattern, self._monitor(fleet, device))
             return _store_new(tx, fleet, device, made, done)
 
         found = self._writer.write(change, fleet=fleet)
@@ -264,6 +273,23 @@ def _must_be_enrolled(tx: Transaction, fleet: str, device: str, *, revoked: bool
     if row[0] is not None and not revoked:
         raise SettingError(f"the token of {device} was revoked, so it cannot act on a review")
     return row[0] is None
+
+
+def _must_be_listed(
+    tx: Transaction, fleet: str, device: str, pattern: str, monitor: ReportedMonitor | None
+) -> None:
+    """Refuse a pattern that the device cannot know, if it has said which ones it knows."""
+    if monitor is None or len(monitor.patterns) >= MAX_LISTED_PATTERNS:
+        return
+    names = [each.name for each in monitor.patterns]
+    coming = [each.name for each in waiting_reviews(tx, fleet, device)]  # what it will call them
+    has_faults = any(each.status == "fault" for each in monitor.patterns)
+    if pattern in (*names, *coming) or (has_faults and FIRST_NAME.fullmatch(pattern)):
+        return
+    raise UnknownError(
+        f"no pattern {pattern} of {device}, which last listed {', '.join(names) or 'none'}: "
+        f"`edgemerge fleet monitor {fleet} {device}` shows them"
+    )
 
 
 def _acknowledge(tx: Transaction, fleet: str, device: str, made: Review, done: int) -> Review:

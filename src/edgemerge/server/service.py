@@ -39,7 +39,7 @@ from edgemerge.server.notifications import NotificationService
 from edgemerge.server.reports.history import History
 from edgemerge.server.reports.model import KEPT_DAYS, LatestReport, device_state, last_contact
 from edgemerge.server.reviews import ReviewService
-from edgemerge.server.schemas import ReportRequest
+from edgemerge.server.schemas import ReportedMonitor, ReportRequest
 from edgemerge.server.settings import ConfigurationService, SettingsService
 from edgemerge.server.totals import PullResult, PullService
 from edgemerge.server.trust import Waiting
@@ -128,6 +128,7 @@ class Service:
             self.writer,
             clock=clock,
             done=self._reviews_done,
+            monitor=self._reported_monitor,
             changed=self.choices.refresh,
         )
         self.episodes = EpisodeService(
@@ -478,6 +479,10 @@ class Service:
         latest = self.history.latest(fleet, device)
         reviews = latest.status.reviews if latest else None
         return reviews.done if reviews else 0
+
+    def _reported_monitor(self, fleet: str, device: str) -> ReportedMonitor | None:
+        latest = self.history.latest(fleet, device)
+        return latest.status.monitor if latest else None
 
     def _make_room(self, change: Callable[[Any], T], fleet: str) -> T:
         """Make a change that frees space, even when the disk is full."""
