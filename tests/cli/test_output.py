@@ -111,6 +111,19 @@ def test_on_a_narrow_terminal_long_names_are_wrapped_and_moments_are_not(capsys,
     assert max(map(len, told.splitlines())) <= 40
 
 
+def test_words_are_broken_at_spaces_only_and_the_longest_text_shrinks_first(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    state = "ended, acknowledged by operator anna"
+    row = {"device": "pump-1", "number": "12", "began": "2026-11-15T23:37:05Z", "lasted": "1,204 s"}
+    row |= {"peak": "5.4 times the usual", "state": state, "what": "vibration ×12.5, flow ×8.1"}
+    output.print_table([row] * 2, output.headings(*row))
+    out = click.unstyle(capsys.readouterr().out)
+    for word in " ".join(row.values()).split():
+        assert out.count(word) >= 2, out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_no_digit_is_lost_on_a_narrow_terminal(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")

@@ -1715,10 +1715,10 @@ def _with_minutes(receiver: Mapping[str, Any]) -> dict[str, Any]:
 @click.command(
     "add",
     epilog=example(
-        "edgemerge fleet receivers add pumps phone --kind ntfy \\\n"
-        "--url https://ntfy.example.org/pumps-7f3a",
-        "edgemerge fleet receivers add pumps shift --kind email --host localhost \\\n"
-        "--security none --sender hub@example.org --to shift@example.org",
+        "edgemerge fleet receivers add pumps phone --kind ntfy \\",
+        "    --url https://ntfy.example.org/pumps-7f3a",
+        "edgemerge fleet receivers add pumps shift --kind email --host localhost \\",
+        "    --security none --sender hub@example.org --to shift@example.org",
     ),
 )
 @click.argument("fleet")

@@ -15,7 +15,7 @@ import click
 from edgemerge.cli.group import CommandError
 
 PIPE_WIDTH = 200  # of a table in a pipe or a file, where wrapping has no use
-MAX_UNWRAPPED = 20  # characters of a cell that is never wrapped, such as a time
+MAX_UNWRAPPED = 20  # characters of a word that is never cut, such as a time
 COLUMN_GAP = 2
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -55,7 +55,8 @@ def headings(*keys: str, **other: str) -> dict[str, str]:
 def print_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
     """Print rows as a table; `columns` maps each key to its heading, numbers are right-aligned.
 
-    Long cells are wrapped to fit the terminal; numbers and short words are never wrapped or cut.
+    Long cells are wrapped at spaces to fit the terminal, the longest first; numbers and short words
+    are never wrapped or cut.
     """
     from rich.console import Console
     from rich.table import Table
@@ -63,22 +64,37 @@ def print_table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -
 
     rows = list(rows)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
-    needed = 0
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    widths, least = _column_widths(rows, columns, console.width)
+    console.width = max(console.width, least)
     for key, heading in columns.items():
-        cells = [format_value(row.get(key)) for row in rows]
         number = bool(rows) and all(isinstance(row.get(key), int | float) for row in rows)
-        short = all(len(cell) <= MAX_UNWRAPPED for cell in cells)
         side: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(heading, justify=side, overflow="fold", no_wrap=short)
-        needed += COLUMN_GAP + max(map(len, (heading, *cells) if short else (heading,)))
+        table.add_column(heading, justify=side, overflow="fold", width=widths[key])
     for row in rows:
         table.add_row(*(Text(format_value(row.get(key))) for key in columns))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    console.width = max(console.width, needed)
     with console.capture() as written:
         console.print(table)
     for line in written.get().splitlines():
         click.echo(line.rstrip())
+
+
+def _column_widths(
+    rows: list[Mapping[str, Any]], columns: Mapping[str, str], total: int
+) -> tuple[dict[str, int], int]:
+    """Return the width of each column, and the least that all of them need with their gaps."""
+    widths, least = {}, {}
+    for key, heading in columns.items():
+        cells = [format_value(row.get(key)) for row in rows]
+        widths[key] = max(map(len, (heading, *cells)))
+        words = [word for cell in cells for word in cell.split()]
+        short = [len(word) for word in words if len(word) <= MAX_UNWRAPPED]
+        least[key] = max([len(heading), *short])
+    room = total - COLUMN_GAP * len(columns)
+    while sum(widths.values()) > room and widths != least:
+        longest = max(widths, key=lambda key: (widths[key] > least[key], widths[key]))
+        widths[longest] -= 1
+    return widths, sum(least.values()) + COLUMN_GAP * len(columns)
 
 
 def format_value(value: Any) -> str:
