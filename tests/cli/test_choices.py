@@ -113,8 +113,8 @@ def test_mistakes_are_told_in_one_line(hub, fleet, pumps):
     assert words.startswith("no fleet nope: `edgemerge fleet list` lists them, and an admin crea")
     words = failure(hub.fleet("show", "a b"), ExitCode.REFUSED)
     assert words.startswith("fleet: found 'a b', expected letters, digits, '.', '_' and '-'")
-    for words in ((), ("--no-source", "--source", "pump-2")):
-        wrong = hub.fleet("adopt", fleet, *words, *to)
+    for sources in ((), ("--no-source", "--source", "pump-2")):
+        wrong = hub.fleet("adopt", fleet, *sources, *to)
         assert wrong.exit_code == 2
         assert "--no-source" in wrong.stderr
     assert hub.told("choices", fleet) == []
