@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-from edgemerge.core.errors import EdgemergeError, SettingError
+from edgemerge.core.errors import EdgemergeError, SettingError, UnknownError
 from edgemerge.core.ledger import must_be_name
 from edgemerge.server import audit, fleets
 from edgemerge.server.auth import Caller
