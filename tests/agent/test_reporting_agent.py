@@ -217,7 +217,7 @@ def test_a_real_server_shows_what_an_agent_reports_and_its_operator_is_followed(
             row[0, 4] += 5.0
             write_rows(tmp_path / "pump-1.csv", row, "a")
             until(lambda: seen().alarm)
-            assert seen().alarm.why[0].input == "4"
+            assert seen().alarm.why[0].input == "5"
             send_command(config.state, "undo", DEADLINE_S)
             until(lambda: seen().merge.samples == 0.0)
         until(lambda: seen().left)

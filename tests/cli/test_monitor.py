@@ -38,12 +38,12 @@ def test_episodes_and_patterns_are_shown(config):
     assert "open" in text
     lines = text.splitlines()
     (pattern,) = [line for line in lines if line.startswith("odd-1")]
-    assert "4 ×" in pattern
+    assert "5 ×" in pattern  # the fifth column
     assert "unreviewed" in pattern
     assert "normal" in pattern  # the nearest
     found = shown(config)
     assert found["episodes"][0]["pattern"] == "odd-1"
-    assert found["episodes"][0]["inputs"][0][0] == "4"
+    assert found["episodes"][0]["inputs"][0][0] == "5"
 
 
 def test_problems_with_the_data_are_shown_with_what_to_do(tmp_path):
