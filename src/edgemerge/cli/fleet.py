@@ -1823,7 +1823,7 @@ def test_receiver(fleet: str, receiver: str, *, as_json: bool, **where: Any) -> 
     if not found["delivered"]:
         raise CommandError(
             f"{receiver} did not accept the message: {found['trouble']}; see that it runs, and its "
-            f"address in `edgemerge fleet notify list {fleet}`",
+            f"address in `edgemerge fleet receivers list {fleet}`",
             ExitCode.UNREACHABLE,
         )
     if not as_json:
