@@ -14,6 +14,7 @@ import pytest
 from edgemerge import Detector, Stats
 from edgemerge.agent import runner
 from edgemerge.agent.control import send_command
+from edgemerge.agent.runner import NO_USABLE_DATA
 from edgemerge.agent.sources import Reading
 from edgemerge.agent.state import StateFolder
 from edgemerge.agent.supervisor import run
@@ -98,7 +99,7 @@ def test_samples_that_do_not_fit_are_skipped_and_counted(tmp_path, monkeypatch):
 
 def test_a_source_that_fails_ends_the_agent_with_what_it_has_learnt(tmp_path, caplog):
     config = configured(tmp_path, "sync.every_s=0")  # there is no such file
-    assert run(config, stop=Event()) == 2
+    assert run(config, stop=Event()) == NO_USABLE_DATA
     assert "the source failed" in caplog.text
     folder = StateFolder(config.state)
     assert folder.read() is not None
@@ -183,7 +184,7 @@ def test_sync_and_undo_on_command(tailing):
         ({"command": "dance"}, "known are status, sync, undo, trust, save, score, learn, review"),
         ({"command": "score"}, "a list of samples"),
         ({"command": "score", "rows": [[1.0, 2.0]]}, "expected"),
-        ({"command": "score", "rows": ["x"]}, "float"),
+        ({"command": "score", "rows": ["x"]}, "a sample must be 6 numbers"),
         ({"command": "learn"}, "true or false"),
     ],
 )

@@ -68,7 +68,7 @@ BELOW = NOTE.stats - Stats.of(SHARED, [[0.1, 0.2], [0.3, 0.4]])
         (lambda: Bank(SHARED).adopt(Merged(OTHER.stats.projection)), "does not fit"),
         (lambda: Bank(SHARED).plan(Merged(OTHER.stats.projection)), "does not fit"),
         (lambda: Bank(SHARED).adopt(Stats.empty(OTHER.stats.projection)), "does not fit"),
-        (lambda: Contribution("A", BELOW, 1), "-1 samples, expected 0 or more"),
+        (lambda: Ledger(SHARED).put(Contribution("A", BELOW, 1)), "-1 samples, expected 0 or more"),
         (lambda: Contribution("A", 5, 1), "found int, expected Stats"),
         (lambda: Contribution("A", NOTE.stats, 1, kind="fault", first="x"), "first='x', expected"),
         (lambda: Ledger(SHARED, kind="nrmal"), "kind 'nrmal', expected one of"),

@@ -21,6 +21,7 @@ from edgemerge.core.ledger import (
     contributions_in,
     must_be_name,
     must_be_of_kind,
+    must_count,
 )
 from edgemerge.core.patterns import (
     Event,
@@ -407,6 +408,7 @@ class Bank:
         for contribution in contributions:
             must_be_of_kind(contribution)
             contribution.stats.must_be_compatible(self.projection, self.projection.n_inputs)
+            must_count(contribution.stats)
 
     @property
     def supervised(self) -> bool:

@@ -85,10 +85,9 @@ class Contribution:
     encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the origin, and that sums are sums of samples."""
+        """Check the origin; `admit` checks the sums."""
         must_be_kind_of_contribution(self.kind)
         must_be(self.stats, Stats, "give the sums of its samples, such as `own` of a detector")
-        must_count(self.stats)
         if self.first is not None and not (
             self.kind == "fault" and isfinite(as_number("first", self.first, "seconds"))
         ):
@@ -504,10 +503,12 @@ class Ledger:
         Raises:
             RejectedError: The same revision is known with different sums, or it is of another kind.
             MismatchError: It was made with another projection.
+            SettingError: Its count is below 0.
         """
         must_be(contribution, Contribution, "share() makes one from a detector")
         must_be_of_kind(contribution, self.kind)
         contribution.stats.must_be_compatible(self.projection, self.n_outputs)
+        must_count(contribution.stats)
         freshness = self.check(contribution, self._newest.get(contribution.key))
         if freshness == "contradicting":
             raise RejectedError(

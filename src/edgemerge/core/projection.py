@@ -191,28 +191,33 @@ def _wrong_values(X: Any, names: Sequence[str] | None) -> tuple[str, str]:
     """Return what is wrong with values that are not numbers, and what to do."""
     if _is_masked(X):
         return "masked values", "drop or repair such samples first"
-    found = ROWS_DIFFER
     try:
         kind: str = np.asarray(X).dtype.kind
         values: NDArray[Any] = np.asarray(X, dtype=object)
     except (TypeError, ValueError):
-        return found
+        return ROWS_DIFFER
     if kind in NOT_NUMBERS:
         return NOT_NUMBERS[kind]
     if not values.ndim:
         return f"{type(X).__name__}", "give an array, a list, a data frame, or a dict of names"
+    return _first_wrong(values, names)
+
+
+def _first_wrong(values: NDArray[Any], names: Sequence[str] | None) -> tuple[str, str]:
+    """Return the first value that is no number, with its place, and what to do."""
     for place, value in np.ndenumerate(values):
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
             break
         try:
             float(value)
-        except (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError) as error:
             i = place[-1]
             name = repr(names[i]) if names and len(names) == values.shape[-1] else str(i)
             row = f" of row {place[0]}" if len(place) > 1 else ""
-            found = f"{value!r:.60} at input {name}{row}", "convert such values, or leave them out"
-            break
-    return found
+            large = isinstance(error, OverflowError)
+            advice = "it is too large" if large else "convert such values, or leave them out"
+            return f"{value!r:.60} at input {name}{row}", advice
+    return ROWS_DIFFER
 
 
 CACHE_LINE = 64  # bytes: loops over rows that start at one are up to twice as fast
