@@ -231,6 +231,10 @@ def test_a_long_path_to_the_state_folder_does_no_harm(tmp_path):
         assert send_command(config.state, "status", DEADLINE_S)["device"] == "pump-1"
 
 
+def answers_in(caplog):
+    return [each.values for each in caplog.records if each.message == "a command was run"]
+
+
 def test_commands_that_come_by_a_sink_are_carried_out(tmp_path, caplog):
     caplog.set_level("INFO")
     write_rows(tmp_path / "pump-1.csv", stream(130))
@@ -243,7 +247,8 @@ def test_commands_that_come_by_a_sink_are_carried_out(tmp_path, caplog):
         until(lambda: len(agent.listener.verdicts) == 130)
         words.append("sync")
         until(lambda: exchange.pull(Selection()).total.count == 130)
-    answers = [each.values for each in caplog.records if each.message == "a command was run"]
+        until(lambda: len(answers_in(caplog)) == 3)
+    answers = answers_in(caplog)
     assert answers[0]["error"].startswith("found the command 'dance', known are status, sync")
     assert [found["exchange"] for found in answers[1:]] == ["ok", "ok"]
 

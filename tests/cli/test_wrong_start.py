@@ -299,7 +299,7 @@ def test_an_unknown_fleet_is_told(config, hub, token):
     log = agent_fails(config, ExitCode.REFUSED, *exchanging(hub.url, "nope", token))
     assert "this token is of another device or fleet" in log
     words = failure(hub.fleet("show", "nope"), ExitCode.NO_DATA)
-    assert "no fleet nope: an operator creates it" in words
+    assert "no fleet nope: `edgemerge fleet list` lists them" in words
 
 
 def test_a_projection_that_is_not_the_fleets_is_told(config, hub, fleet, token):

@@ -71,6 +71,12 @@ def asked_of(made, who, **more):
     return asked, found
 
 
+def is_name_as_text(case):
+    """Whether only the type of a name is wrong: in a query all is text, and False is a name."""
+    query = case.value.query or {}
+    return any(isinstance(query.get(word), bool | int) for word in ("device", "without"))
+
+
 def failures_in(recorder):
     """Give what failed, with the request that shows it."""
     failed = [
@@ -78,6 +84,7 @@ def failures_in(recorder):
         for case, nodes in recorder.checks.items()
         for node in nodes
         if node.status != Status.SUCCESS
+        and not (node.name == "negative_data_rejection" and is_name_as_text(recorder.cases[case]))
     ]
     return [
         f"{node.name}: {recorder.cases[case].value.as_curl_command()}\n{node.failure_info}"

@@ -581,7 +581,7 @@ def change(name: str, role: str | None, valid_s: Any, *, as_json: bool, **where:
     print_json(found) if as_json else print_fields(found)
 
 
-@click.command(epilog=example("edgemerge accounts rotate eve --out eve.token"))
+@click.command(epilog=example("edgemerge accounts rotate eve --out eve.token --force"))
 @click.argument("name")
 @expires_option
 @token_out_options
