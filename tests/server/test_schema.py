@@ -72,9 +72,13 @@ def asked_of(made, who, **more):
 
 
 def is_name_as_text(case):
-    """Whether only the type of a name is wrong: in a query all is text, and False is a name."""
+    """Whether names are no list of texts: a query has text alone, so False is a list of a name."""
     query = case.value.query or {}
-    return any(isinstance(query.get(word), bool | int) for word in ("device", "without"))
+    given = [query[word] for word in ("device", "without") if word in query]
+    return any(
+        not isinstance(one, list) or any(isinstance(name, bool | int) for name in one)
+        for one in given
+    )
 
 
 def failures_in(recorder):
