@@ -9,7 +9,7 @@ import pytest
 
 from edgemerge import Bank, Contribution, Detector, Monitor, Stats
 from edgemerge.agent.background import (
-    SYNC_MAX_DELAY_S,
+    SYNC_MAX_RETRY_S,
     ExchangeJob,
     SyncSchedule,
     exchange_worker,
@@ -352,14 +352,14 @@ def test_intervals_have_jitter_and_failures_growing_delays_with_a_bound():
         waits.append(schedule.next)
     assert waits[0] <= 2.0
     assert all(late > 2 * early for early, late in pairwise(waits[:8:3]))
-    assert SYNC_MAX_DELAY_S / 2 <= waits[-1] <= SYNC_MAX_DELAY_S
+    assert SYNC_MAX_RETRY_S / 2 <= waits[-1] <= SYNC_MAX_RETRY_S
     assert len(set(waits[-5:])) == 5
     schedule.failed(0.0, retry_s=700.0)
     schedule.succeeded(0.0)
     schedule.failed(0.0, retry_s=700.0)
     assert schedule.next == 700.0
     schedule.failed(0.0, retry_s=1e9)
-    assert schedule.next <= SYNC_MAX_DELAY_S
+    assert schedule.next <= SYNC_MAX_RETRY_S
 
 
 def test_an_interval_of_nothing_means_on_command_only():

@@ -38,7 +38,7 @@ from edgemerge.failpoints import failpoint
 from edgemerge.privacy.noise import NoiseSettings
 from edgemerge.wire.codec import Tensors, encode
 
-SYNC_FIRST_DELAY_S, SYNC_MAX_DELAY_S = 2.0, 900.0  # after a failed exchange
+SYNC_FIRST_RETRY_S, SYNC_MAX_RETRY_S = 2.0, 900.0  # after a failed exchange
 REPORT_FIRST_DELAY_S, REPORT_MAX_DELAY_S = 2.0, 60.0  # after a failed report
 REPORT_MIN_GAP_S = 1.0  # between two reports, however urgent
 LASTING_ERROR_DELAYS_S: dict[type[EdgemergeError], float] = {  # a retry soon is useless
@@ -66,14 +66,14 @@ class SyncSchedule:
         """Exchange every `every_s` seconds, give or take `jitter` of that; never with 0."""
         self._every_s, self._jitter = every_s, jitter
         self._random = Random(device)
-        longest_s = min(every_s, SYNC_MAX_DELAY_S)
-        self._backoff = Backoff(SYNC_FIRST_DELAY_S, longest_s, self._random, SYNC_MAX_DELAY_S)
+        longest_s = min(every_s, SYNC_MAX_RETRY_S)
+        self._backoff = Backoff(SYNC_FIRST_RETRY_S, longest_s, self._random, SYNC_MAX_RETRY_S)
         self.next = inf
 
     def change(self, every_s: float, jitter: float, now: float) -> None:
         """Exchange at another interval, from the next exchange on, which comes no later."""
         self._every_s, self._jitter = every_s, jitter
-        self._backoff.max_s = min(every_s, SYNC_MAX_DELAY_S)
+        self._backoff.max_s = min(every_s, SYNC_MAX_RETRY_S)
         spread = 1.0 + jitter * (2.0 * self._random.random() - 1.0)
         self.next = min(self.next, now + every_s * spread) if every_s else inf
 
